@@ -8,7 +8,7 @@ their order, attempts and evaluateOnExit, timeouts, arrays, multi-node parallel 
 termination, limits and throttling.
 
 `start` runs it in a child process. `serve` and `run_command` are the command line's uses of that
-process. `LocalServer` is the same server inside this process. They need the ``local`` extra::
+process. They need the ``local`` extra::
 
     pip install 'farcall[local]'
 
@@ -21,24 +21,7 @@ node's address is 127.0.0.1, and two nodes cannot listen on one port.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from farcall_local.command import run_command, serve
 from farcall_local.launch import LocalAWS, start
 
-if TYPE_CHECKING:
-    from farcall_local.services.server import LocalServer
-
-__all__ = ["LocalAWS", "LocalServer", "run_command", "serve", "start"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the server on demand, because it imports moto."""
-    if name != "LocalServer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from farcall_local.launch import require_extra
-
-    require_extra()
-    from farcall_local.services.server import LocalServer
-
-    return LocalServer
+__all__ = ["LocalAWS", "run_command", "serve", "start"]

@@ -67,7 +67,7 @@ def main(
     # first request waits in the open port.
     from farcall_local.services.server import LocalServer
 
-    options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": place or False}
+    options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": place}
     if docker:
         from farcall_local.runners.docker import DockerRunner
 

@@ -9,12 +9,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-from farcall_local.controls import Controls
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,11 +37,39 @@ _MISLEADING = (
 )
 
 
-class LocalAWS(Controls):
+class KubernetesControls:
+    """Development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
+
+    Each is a method of that name, described in `farcall_local.kubernetes.cluster.Cluster`, in
+    `farcall_local.kubernetes.server.Faults` or in
+    `farcall_local.kubernetes.embedded.EmbeddedKubernetes`.
+
+    Args:
+        reach: Reaches the server with a call's name and document.
+    """
+
+    def __init__(self, reach: Callable[[str, dict[str, Any]], Any]) -> None:
+        self._reach = reach
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            document = {"call": name, "arguments": arguments, "options": options}
+            return self._reach("kubernetes", document)["answer"]
+
+        return call
+
+
+class LocalAWS:
     """Running local AWS emulator, and a context manager that stops it.
 
     It runs in a child process that ends when this process does, for any reason, and kills its
     jobs. Nothing outlives it. Its state is in memory; large objects are in a temporary folder.
+
+    `configure`, `fault`, `reclaim`, `break_starts` and `kubernetes` are development calls, which
+    exist only in the emulator: ``POST /_farcall/<name>`` with a JSON document.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -83,6 +109,63 @@ class LocalAWS(Controls):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    @property
+    def kubernetes(self) -> KubernetesControls:
+        """Development calls of the local Kubernetes emulator, if there is one."""
+        return KubernetesControls(self._call)
+
+    def configure(self, **options: Any) -> None:
+        """Change durations and rates.
+
+        Args:
+            **options: New values by name.
+
+                * ``delays``: Seconds that a job stays in a state, by the state's name such as
+                  ``STARTING``; in ``RUNNING`` they follow the end of its process. Replaces the
+                  previous delays.
+                * ``stop_grace_s``: Seconds from SIGTERM to SIGKILL; by default 30, as on AWS.
+                * ``timeout_scale``: Factor on job timeouts, whose minimum is 60 s; by default 1.
+                * ``credential_lifetime_s``: Lifetime in seconds of the keys that containers get
+                  from now on; by default 6 hours.
+                * ``stream_s``: Seconds after which a running task's output is stored for live
+                  reading; by default None, as on AWS: after 2 s, and less often for much output.
+                * ``submit_rate``: SubmitJob calls per second, None for no limit; by default 50,
+                  as on AWS.
+                * ``api_rate``: Calls per second of each other operation, None for no limit; by
+                  default 50.
+        """
+        self._call("configure", options)
+
+    def fault(self, operation: str, kind: str, count: int = 1) -> None:
+        """Make the next calls of a Batch operation fail.
+
+        Args:
+            operation: Name of the operation, such as ``SubmitJob``.
+            kind: ``throttle`` returns 429, ``error`` returns 500, ``lost`` does the work and
+                closes the connection without a response.
+            count: Number of calls.
+        """
+        self._call("fault", {"operation": operation, "kind": kind, "count": count})
+
+    def reclaim(self, job_id: str) -> None:
+        """Remove a running job's host, as a spot reclaim does.
+
+        Args:
+            job_id: ID of a job, child job or node that is ``STARTING`` or ``RUNNING``. For a
+                multi-node parallel job, the main node's host is removed.
+        """
+        self._call("reclaim", {"job_id": job_id})
+
+    def break_starts(self, *reasons: str) -> None:
+        """Make the next attempts fail to start, for any jobs.
+
+        Args:
+            *reasons: Reason of each failed container, such as ``"CannotPullContainerError: pull
+                image manifest has been retried"``. They replace unused reasons; without any, all
+                containers start again.
+        """
+        self._call("break_starts", {"reasons": list(reasons)})
 
     def _call(self, name: str, document: dict[str, Any]) -> Any:
         # Imported here, because most local AWS emulators never get a development call.

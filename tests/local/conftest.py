@@ -78,14 +78,6 @@ def cluster(any_cluster):
 
 
 @pytest.fixture
-def hooks(cluster):
-    """The local Kubernetes emulator's hooks; skips the test on a real cluster."""
-    if cluster.local is None:
-        pytest.skip("needs the local Kubernetes emulator")
-    return cluster.local.kubernetes
-
-
-@pytest.fixture
 def gate(cluster, tmp_path):
     """A shell command that waits, and a function that ends it; a real cluster waits 30 s."""
     if cluster.local is None:

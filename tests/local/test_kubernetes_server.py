@@ -86,12 +86,6 @@ def test_kubernetes_is_off_by_default():
             aws.kubernetes.requests()
 
 
-def test_server_runs_in_this_process():
-    with farcall_local.LocalServer(kubernetes=True) as server:
-        assert Api(server.environment["KUBECONFIG"]).ask("GET", "/version")[0] == 200
-        server.kubernetes.throttle(1)
-
-
 def test_secret_has_s3_keys(aws, api):
     import base64
 

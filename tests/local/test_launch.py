@@ -17,7 +17,6 @@ import textwrap
 
 import pytest
 
-import farcall_local
 from farcall_local import run_command, start
 from farcall_local.names import REGION, client_environment
 from farcall_local.services.signatures import AccessKey
@@ -260,8 +259,7 @@ def test_serve_ends_with_its_server(spawn):
     assert "The local AWS emulator has exited" in err
 
 
-@pytest.mark.parametrize("use", [start, lambda: farcall_local.LocalServer])
-def test_missing_extra_names_install_command(monkeypatch, use):
+def test_missing_extra_names_install_command(monkeypatch):
     """The extra is missing if moto is not installed."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -272,7 +270,7 @@ def test_missing_extra_names_install_command(monkeypatch, use):
         lambda name, *rest: None if name == "moto" else find(name, *rest),
     )
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'farcall\[local\]'"):
-        use()
+        start()
 
 
 def test_launcher_imports_without_extra():

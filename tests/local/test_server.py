@@ -20,9 +20,9 @@ import pytest
 from moto.s3.models import S3Backend
 from obstore.store import S3Store
 
-from farcall_local import LocalServer
 from farcall_local.runners import process
 from farcall_local.services.front import Handler
+from farcall_local.services.server import LocalServer
 from tests.local.account import Account
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until

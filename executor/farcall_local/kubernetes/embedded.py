@@ -73,7 +73,7 @@ class EmbeddedKubernetes:
         self._place.close()
 
     async def call(self, call: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Carry out a development call of `farcall_local.controls.KubernetesControls`.
+        """Carry out a development call of `farcall_local.launch.KubernetesControls`.
 
         Raises:
             ValueError: The call is unknown, has wrong arguments, or cannot be carried out.

@@ -30,7 +30,6 @@ from farcall_local.batch.engine import Engine
 from farcall_local.batch.errors import ApiError, ClientError
 from farcall_local.batch.limits import Limits
 from farcall_local.batch.queues import Queues
-from farcall_local.controls import Controls
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, World
 from farcall_local.runners.logs import CloudWatchLogs
@@ -47,11 +46,8 @@ if TYPE_CHECKING:
     from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
 
-# --- Implementation of the development calls of `farcall_local.controls` ------------------------
-
-
 class Control:
-    """Handler of the development calls; call it only on the engine's event loop."""
+    """Development calls of `farcall_local.LocalAWS`; use it only on the engine's event loop."""
 
     def __init__(
         self,
@@ -67,49 +63,45 @@ class Control:
         self._credentials = credentials
         self._runner = runner
 
-    def answer(self, name: str, document: dict[str, Any]) -> Response:
-        """Carry out a call."""
-        calls = {
-            "configure": self._configure,
-            "fault": self._fault,
-            "reclaim": self._reclaim,
-            "break_starts": self._break_starts,
-        }
-        try:
-            if name not in calls:
-                raise ClientError(f"There is no development call {name!r}.")
-            calls[name](document)
-        except ApiError as error:
-            return Response(error.status, {"message": str(error)}, error.code)
-        return Response(200, {})
+    def call(self, name: str, document: dict[str, Any]) -> None:
+        """Carry out a call.
 
-    def _configure(self, document: dict[str, Any]) -> None:
-        delays = document.get("delays", self._durations.delays)
-        unknown = set(delays) - {status.value for status in JobStatus if not status.is_final}
+        Raises:
+            ClientError: The call is unknown or cannot be carried out.
+        """
+        if name not in ("configure", "fault", "reclaim", "break_starts"):
+            raise ClientError(f"There is no development call {name!r}.")
+        getattr(self, name)(**document)
+
+    def configure(self, **options: Any) -> None:
+        """See `farcall_local.LocalAWS.configure`."""
+        unknown = {*options.get("delays", ())} - {each.value for each in JobStatus}
         if unknown:
             raise ClientError(f"There is no delay in {', '.join(sorted(unknown))}.")
-        self._durations.delays = delays
-        self._durations.stop_grace_s = document.get("stop_grace_s", self._durations.stop_grace_s)
-        self._durations.timeout_scale = document.get(
-            "timeout_scale", self._durations.timeout_scale
-        )
-        self._credentials.lifetime_s = document.get(
-            "credential_lifetime_s", self._credentials.lifetime_s
-        )
-        self._durations.stream_s = document.get("stream_s", self._durations.stream_s)
-        self._limits.set_rates(document)
+        for name, value in options.items():
+            if name.endswith("_rate"):
+                self._limits.set_rates({name: value})
+            elif name == "credential_lifetime_s":
+                self._credentials.lifetime_s = value
+            elif hasattr(self._durations, name):
+                setattr(self._durations, name, value)
+            else:
+                raise ClientError(f"There is no option {name!r}.")
 
-    def _fault(self, document: dict[str, Any]) -> None:
-        self._limits.add_fault(document["operation"], document["kind"], document["count"])
+    def fault(self, operation: str, kind: str, count: int) -> None:
+        """Make the next calls of a Batch operation fail."""
+        self._limits.add_fault(operation, kind, count)
 
-    def _reclaim(self, document: dict[str, Any]) -> None:
-        job = self._engine.jobs.find(document["job_id"])
+    def reclaim(self, job_id: str) -> None:
+        """Remove a running job's host."""
+        job = self._engine.jobs.find(job_id)
         if job is None:
-            raise ClientError(f"There is no job {document['job_id']}.")
+            raise ClientError(f"There is no job {job_id}.")
         self._engine.reclaim(job)
 
-    def _break_starts(self, document: dict[str, Any]) -> None:
-        self._runner.reasons = deque(document["reasons"])
+    def break_starts(self, reasons: list[str]) -> None:
+        """Make the next attempts fail to start."""
+        self._runner.reasons = deque(reasons)
 
 
 T = TypeVar("T")
@@ -146,7 +138,7 @@ _LIFECYCLE = (
 )
 
 
-class LocalServer(Controls):
+class LocalServer:
     """Local AWS emulator in this process, with all services on one port.
 
     Use it as a context manager in tests that need its internals. `farcall_local.start` runs it in
@@ -160,8 +152,8 @@ class LocalServer(Controls):
             roles' credentials. By default jobs are processes.
         key: The account's own access key, which is also in ``environment``; by default a new one.
         extension: Additional services of a test suite.
-        kubernetes: Whether to start a Kubernetes emulator, or its endpoint. Its pods share the
-            runner with Batch's jobs, and ``environment`` then selects Kubernetes.
+        kubernetes: Endpoint of a Kubernetes emulator, if wanted. Its pods share the runner with
+            Batch's jobs.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -177,14 +169,13 @@ class LocalServer(Controls):
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
         key: AccessKey | None = None,
         extension: Extension | None = None,
-        kubernetes: bool | ClusterEndpoint = False,
+        kubernetes: ClusterEndpoint | None = None,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
             self._socket.close()
             raise RuntimeError("moto keeps one state for all: one LocalServer in a process.")
         host, port = self._socket.getsockname()[:2]
-        self._host = host
         key = key or AccessKey.new()
         empty = extension is not None and extension.is_empty
         self.environment = names.client_environment(host, port, key, empty=empty)
@@ -207,7 +198,7 @@ class LocalServer(Controls):
             lambda: self._make_batch(cpus, empty=empty)
         )
         self._kubernetes: EmbeddedKubernetes | None = None
-        if kubernetes:
+        if kubernetes is not None:
             self._start_kubernetes(kubernetes, cpus, {} if empty else self._s3_secret(key))
         self._http = make_server(
             host,
@@ -252,16 +243,9 @@ class LocalServer(Controls):
             objects.forget()
             _single.release()
 
-    def _start_kubernetes(
-        self, kubernetes: bool | ClusterEndpoint, cpus: int, secret: dict[str, str]
-    ) -> None:
+    def _start_kubernetes(self, place: ClusterEndpoint, cpus: int, secret: dict[str, str]) -> None:
         from farcall_local.kubernetes.embedded import EmbeddedKubernetes
-        from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
-        place = (
-            kubernetes if isinstance(kubernetes, ClusterEndpoint) else ClusterEndpoint(self._host)
-        )
-        self.environment.update(place.environment)
         self._kubernetes = self._on_loop(
             lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)
         )
@@ -329,30 +313,23 @@ class LocalServer(Controls):
         return self._on_loop(lambda: self._api.answer(request))
 
     def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
+        try:
+            return Response(200, self._carry_out(name, document))
+        except (ApiError, ValueError) as error:
+            return Response(400, {"message": str(error)}, "ClientException")
+
+    def _carry_out(self, name: str, document: dict[str, Any]) -> dict[str, Any]:
         if self._extension is not None:
             found = self._extension.control(name, document)
             if found is not None:
-                return Response(200, found)
-        if name == "kubernetes":
-            return self._control_kubernetes(document)
-        return self._on_loop(lambda: self._control.answer(name, document))
-
-    def _control_kubernetes(self, document: dict[str, Any]) -> Response:
+                return found
+        if name != "kubernetes":
+            self._on_loop(lambda: self._control.call(name, document))
+            return {}
         if self._kubernetes is None:
-            message = "There is no Kubernetes: start(kubernetes=True)."
-            return Response(400, {"message": message}, "ClientException")
+            raise ValueError("There is no Kubernetes: start(kubernetes=True).")
         call = self._kubernetes.call(**document)
-        try:
-            answer = asyncio.run_coroutine_threadsafe(call, self._loop).result()
-        except ValueError as error:
-            return Response(400, {"message": str(error)}, "ClientException")
-        return Response(200, {"answer": answer})
-
-    def _call(self, name: str, document: dict[str, Any]) -> Any:
-        response = self._answer_control(name, document)
-        if response.error:
-            raise ValueError(response.document["message"])
-        return response.document
+        return {"answer": asyncio.run_coroutine_threadsafe(call, self._loop).result()}
 
     def _on_loop(self, function: Callable[[], T]) -> T:
         """Run a function on Batch's event loop and wait for its result."""
