@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from farcall_local.kubernetes import documents, pod_template
+from farcall_local.kubernetes import documents, job_pods
 from farcall_local.kubernetes.cluster import Cluster
 from farcall_local.kubernetes.kinds import (
     EVENT,
@@ -78,7 +78,7 @@ class World:
 
     def pods(self, index=None):
         found = self.store.list(POD)
-        return [each for each in found if index is None or pod_template.index_of(each) == index]
+        return [each for each in found if index is None or job_pods.index_of(each) == index]
 
     def pod(self, index=0):
         (found,) = self.pods(index)
@@ -221,8 +221,8 @@ async def test_ignored_disruption_costs_no_attempt(world):
     world.cluster.preempt("a")
     await world.until(lambda: world.pods() and world.pod()["metadata"]["name"] != first)
     annotations = world.pod()["metadata"]["annotations"]
-    assert annotations[pod_template.FAILURES] == "0"
-    assert annotations[pod_template.IGNORED_FAILURES] == "1"
+    assert annotations[job_pods.FAILURES] == "0"
+    assert annotations[job_pods.IGNORED_FAILURES] == "1"
     assert "failed" not in world.status()
 
 

@@ -205,7 +205,7 @@ class _Engine(Engine):
         whole, is_main = _whole(job), not isinstance(job, Node) or job.is_main
         endings = self._script(whole).endings[len(whole.attempts) :]
         if endings and is_main:
-            return _Execution(endings[0], self.terminate, job, self._world, on_running)
+            return _Execution(endings[0], self.terminate, job, self.world, on_running)
         return super().execute(job, on_running)
 
 

@@ -43,28 +43,15 @@ class MultiNodeExecution:
 
     Args:
         job: The whole job.
-        world: The attempt's surroundings.
-        executions: Running executions. Each node is added, and removed when it has finished.
-        execute: Creates the execution of a node; see `Engine.execute`.
-        spawn: Creates a task that is cancelled when the server closes.
+        engine: Creates and knows the executions of the nodes.
 
     Attributes:
         attempt: The main node's attempt, which is also the whole job's.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        world: World,
-        executions: dict[Job, AnyExecution],
-        execute: Callable[[Job, Callable[[], None] | None], Execution],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-    ) -> None:
+    def __init__(self, job: Job, engine: Engine) -> None:
         self._job = job
-        self._world = world
-        self._executions = executions
-        self._execute = execute
-        self._spawn = spawn
+        self._engine = engine
         self._others: list[tuple[Execution, asyncio.Task[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
         assert job.submission.main_node is not None  # noqa: S101 - says so to the type checker
@@ -112,7 +99,7 @@ class MultiNodeExecution:
         node = self._job.nodes.get(index)
         if node is None:
             node = self._job.nodes[index] = Node(self._job, index)
-        execution = self._executions[node] = self._execute(node, on_running)
+        execution = self._engine.executions[node] = self._engine.execute(node, on_running)
         node.current = execution.attempt
         node.started_at = node.stopped_at = None
         node.status_reason = node.termination_reason = None
@@ -123,7 +110,7 @@ class MultiNodeExecution:
         try:
             await execution.run()
         finally:
-            del self._executions[node]
+            del self._engine.executions[node]
         node.attempts += (execution.attempt,)
         node.status_reason = execution.attempt.status_reason
         node.stopped_at = execution.attempt.stopped_at
@@ -137,12 +124,12 @@ class MultiNodeExecution:
         limit = self._job.timeout_s
         if limit is not None:
             loop = asyncio.get_running_loop()
-            limit *= self._world.durations.timeout_scale
+            limit *= self._engine.world.durations.timeout_scale
             self._timer = loop.call_later(limit, self.stop, AttemptEnd(TIMED_OUT, final=True))
         for index in range(len(self._job.submission.containers)):
             if index != self._main_node.index:
                 node, execution = self._launch(index)
-                self._others.append((execution, self._spawn(self._run(node, execution))))
+                self._others.append((execution, self._engine.spawn(self._run(node, execution))))
 
 
 # --- Which waiting job gets processors next -----------------------------------------------------
@@ -215,6 +202,8 @@ class Engine:
     Attributes:
         jobs: All jobs.
         processors: The items that wait for processors.
+        world: Environment of all attempts.
+        executions: Running executions of jobs and nodes.
     """
 
     def __init__(self, world: World, cpus: int) -> None:
@@ -222,8 +211,8 @@ class Engine:
         self.processors: Processors[Job] = Processors(
             cpus, lambda job: job.status is JobStatus.RUNNABLE
         )
-        self._world = world
-        self._executions: dict[Job, AnyExecution] = {}
+        self.world = world
+        self.executions: dict[Job, AnyExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -247,8 +236,8 @@ class Engine:
             job.termination_reason = reason
         if job.status not in STARTED and not job.children:
             self._finish(job, JobStatus.FAILED, job.termination_reason)
-        if job in self._executions:
-            self._executions[job].stop(AttemptEnd(job.termination_reason, final=True))
+        if job in self.executions:
+            self.executions[job].stop(AttemptEnd(job.termination_reason, final=True))
         for child in (*job.children, *job.nodes.values()):
             self.terminate(child, reason)
 
@@ -257,9 +246,9 @@ class Engine:
 
         For a multi-node parallel job, this is the main node's host.
         """
-        if job not in self._executions:
+        if job not in self.executions:
             raise ClientError(f"Job {job.id} is not under way.")
-        self._executions[job].lose_host()
+        self.executions[job].lose_host()
 
     async def finish(self) -> None:
         """Wait until no attempt is running."""
@@ -276,7 +265,7 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _after(self, status: JobStatus, step: Callable[[], None]) -> None:
-        delay = self._world.durations.delays.get(status.value, 0)
+        delay = self.world.durations.delays.get(status.value, 0)
         if delay:
             self._loop.call_later(delay, step)
         else:
@@ -306,23 +295,21 @@ class Engine:
     def _dispatch(self) -> None:
         while not self._closed and (job := self.processors.take()) is not None:
             # Set before the next loop iteration, so that a cancel finds the execution to stop.
-            execution = self._executions[job] = self._execution(job)
+            execution = self.executions[job] = self._execution(job)
             job.current = execution.attempt
             job.enter(JobStatus.STARTING)
-            self._spawn(self._execute(job, execution))
+            self.spawn(self._execute(job, execution))
 
     def _execution(self, job: Job) -> AnyExecution:
         if job.is_multi_node:
-            return MultiNodeExecution(
-                job, self._world, self._executions, self.execute, self._spawn
-            )
+            return MultiNodeExecution(job, self)
         return self.execute(job)
 
     def execute(self, job: Job, on_running: Callable[[], None] | None = None) -> Execution:
         """Create the execution for one attempt of a job with a container, or of a node."""
-        return Execution(job, self._world, on_running)
+        return Execution(job, self.world, on_running)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Create a task that is cancelled when the engine closes."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -336,7 +323,7 @@ class Engine:
             again = self._conclude(job, execution)
             await execution.clear()
         finally:
-            del self._executions[job]
+            del self.executions[job]
             self.processors.give_back(job.submission.vcpus)
         if again:
             self._release(job, again=True)

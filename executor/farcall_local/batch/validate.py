@@ -37,7 +37,6 @@ PROPERTIES = {"container": "containerProperties", "multinode": "nodeProperties"}
 #: Container properties that belong to one platform.
 _FARGATE_ONLY = ("networkConfiguration", "fargatePlatformConfiguration", "ephemeralStorage")
 _EC2_ONLY = ("privileged", "ulimits", "instanceType")
-_FARGATE_LOG_DRIVERS = ("awslogs", "splunk")
 
 
 def require(document: dict[str, Any], *names: str) -> None:
@@ -153,32 +152,13 @@ def container(properties: dict[str, Any], *, fargate: bool) -> None:
     for role in ("jobRoleArn", "executionRoleArn"):
         if properties.get(role) and not _ROLE_ARN.fullmatch(properties[role]):
             raise ClientError(f"{role} {properties[role]!r} is not the ARN of a role.")
-    if properties.get("secrets"):
+    if fargate or properties.get("secrets"):
         require(properties, "executionRoleArn")
     misplaced = _EC2_ONLY if fargate else _FARGATE_ONLY
     for field in misplaced:
         if properties.get(field):
             platform = "Fargate" if fargate else "EC2"
             raise ClientError(f"{field} is not supported on {platform}.")
-    if fargate:
-        _fargate(properties)
-
-
-def _fargate(properties: dict[str, Any]) -> None:
-    require(properties, "executionRoleArn")
-    driver = (properties.get("logConfiguration") or {}).get("logDriver", "awslogs")
-    if driver not in _FARGATE_LOG_DRIVERS:
-        raise ClientError(f"Log driver {driver} is not supported on Fargate.")
-    linux = set(properties.get("linuxParameters") or {}) - {"initProcessEnabled"}
-    if linux:
-        raise ClientError(f"linuxParameters {', '.join(sorted(linux))} not supported on Fargate.")
-    if any(
-        (volume.get("host") or {}).get("sourcePath") for volume in properties.get("volumes", ())
-    ):
-        raise ClientError("Volumes with host.sourcePath are not supported on Fargate.")
-    storage = properties.get("ephemeralStorage")
-    if storage and not 21 <= storage.get("sizeInGiB", 0) <= 200:
-        raise ClientError("Ephemeral storage must be between 21 and 200 GiB.")
 
 
 def submission(document: dict[str, Any], size_bytes: int) -> None:

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 from farcall_local.kubernetes import job_pods, pod_status
 from farcall_local.kubernetes.errors import ForbiddenError
-from farcall_local.kubernetes.job_pods import JobPods
+from farcall_local.kubernetes.job_pods import FINALIZER, JobPods, is_indexed
 from farcall_local.kubernetes.kinds import JOB, POD, Kind
 from farcall_local.kubernetes.nodes import admit_pod
-from farcall_local.kubernetes.pod_template import FINALIZER, is_indexed
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store, timestamp
 from farcall_local.kubernetes.timing import Timing, doubled

@@ -22,9 +22,9 @@ from typing import Any
 from farcall_local.kubernetes import nodes, pod_status
 from farcall_local.kubernetes.containers import CannotStartError, Container, Volumes
 from farcall_local.kubernetes.errors import NotFoundError
+from farcall_local.kubernetes.job_pods import failures_of
 from farcall_local.kubernetes.kinds import POD, Kind
 from farcall_local.kubernetes.log_answers import PodLogs
-from farcall_local.kubernetes.pod_template import failures_of
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing, doubled
