@@ -133,17 +133,3 @@ def test_pages_in_both_directions_are_complete(group, batch, from_head, token):
         pages.append(batch.logs.get_log_events(**request, limit=3, **more))
     found = pages if from_head else pages[::-1]
     assert [text for page in found for text in messages(page["events"])] == list("6543210")
-
-
-def test_end_of_time_range_is_excluded(group, batch):
-    for moment in range(4):
-        group.write("a", str(moment), at=moment)
-    group.shown(4, "a")
-    reply = batch.logs.get_log_events(
-        logGroupName=group.name,
-        logStreamName="a",
-        startTime=group.now + 1,
-        endTime=group.now + 3,
-        startFromHead=True,
-    )
-    assert messages(reply["events"]) == ["1", "2"]

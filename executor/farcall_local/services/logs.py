@@ -1,15 +1,13 @@
-"""AWS's FilterLogEvents and GetLogEvents of CloudWatch Logs, with moto's data.
+"""AWS's FilterLogEvents of CloudWatch Logs, with moto's data.
 
 moto's FilterLogEvents ignores missing streams, returns one stream after the other, and does not
-limit the bytes of a page. Both of its operations sort all events again for each page, so their
-time grows with the square of a log's size.
+limit the bytes of a page. It sorts all events again for each page, so its time grows with the
+square of a log's size.
 
 Sources:
     https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_FilterLogEvents.html
         Sorted by event time, ingestion time and request. The time range includes both ends.
         ``interleaved`` is ignored.
-    https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
-        A page has up to 10,000 events or 1 MB; the time range excludes its end.
     https://github.com/percona/rds_exporter/issues/81
         A missing stream fails the request, with this error message.
 """
@@ -89,35 +87,6 @@ def filter_log_events(
     return page, token, []
 
 
-def get_log_events(
-    stream: Any,
-    start_time: int | None,
-    end_time: int | None,
-    limit: int | None,
-    next_token: str | None,
-    start_from_head: bool,
-) -> tuple[list[dict[str, Any]], str, str]:
-    """Handle GetLogEvents; replaces the method of moto's log stream.
-
-    Returns:
-        The events of a page, the token of the previous page, and the token of the next page.
-    """
-    events = _events(stream)
-    low = bisect_left(events, start_time, key=_time) if start_time is not None else 0
-    high = bisect_left(events, end_time, key=_time) if end_time is not None else len(events)
-    most = limit or MOST_EVENTS
-    direction, at = _position(next_token) if next_token else ("", 0)
-    if direction == "f" or (start_from_head and not direction):
-        first = max(low, at)
-        last = first + _page_size((events[place] for place in range(first, high)), most)
-    else:
-        last = min(high, at) if direction else high
-        earlier = (events[place] for place in range(last - 1, low - 1, -1))
-        first = last - _page_size(earlier, most)
-    page = [event.to_response_dict() for event in events[first:last]]
-    return page, f"b/{first:056d}", f"f/{last:056d}"
-
-
 def _events(stream: Any) -> list[Any]:
     """Return a stream's events in AWS's order; they are almost sorted already."""
     events: list[Any] = stream.events
@@ -156,13 +125,6 @@ def _place_of(token: str) -> _Place:
     return timestamp, taken, number
 
 
-def _position(token: str) -> tuple[str, int]:
-    direction, _, number = token.partition("/")
-    if direction not in ("b", "f") or not number.isdecimal():
-        raise InvalidParameterException("The specified nextToken is invalid.")
-    return direction, int(number)
-
-
 def _page_size(events: Iterable[Any], most: int) -> int:
     """Return the number of events in a page: at least one, if there are any."""
     count = size = 0
@@ -175,6 +137,5 @@ def _page_size(events: Iterable[Any], most: int) -> int:
 
 
 def install() -> None:
-    """Replace moto's methods with these functions."""
+    """Replace moto's method with `filter_log_events`."""
     models.LogGroup.filter_log_events = filter_log_events  # type: ignore[assignment,method-assign]
-    models.LogStream.get_log_events = get_log_events  # type: ignore[assignment,method-assign]
