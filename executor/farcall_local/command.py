@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from farcall_local.launch import LocalAWS, own_environment, start
 
@@ -38,27 +38,22 @@ _UNLIMITED = "jobs run as processes without a memory limit; use --docker to enfo
 LOOK_S = 0.5
 
 
-def run_command(
-    argv: Sequence[str],
-    *,
-    cpus: int | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    docker: bool = False,
-    kubernetes: bool = False,
-) -> int:
+def run_command(argv: Sequence[str], **options: Any) -> int:
     """Run a command with a new local AWS emulator, and stop both.
 
     SIGTERM and SIGHUP are forwarded to the command, and so is SIGINT, unless a terminal has sent
     it to the command as well. Call it from the main thread.
 
+    Args:
+        argv: The command.
+        **options: See `start`.
+
     Returns:
         The command's exit code, ``128 + N`` if signal N killed it, 127 if the command does not
         exist, and 126 if it cannot be run.
     """
-    options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
-    with start(cpus=cpus, host=host, port=port, **options) as aws:
-        if not docker and sys.stderr.isatty():
+    with start(**options) as aws:
+        if not options.get("docker") and sys.stderr.isatty():
             sys.stderr.write(f"farcall local: {_UNLIMITED}\n")
         try:
             process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
@@ -93,51 +88,33 @@ def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
             )
 
 
-def serve(
-    *,
-    cpus: int | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    docker: bool = False,
-    kubernetes: bool = False,
-    out: TextIO | None = None,
-) -> None:
+def serve(**options: Any) -> None:
     """Serve until SIGINT or SIGTERM; print the shell's ``export`` lines first.
 
     On a terminal, stderr explains their purpose and reports that the emulator is running. Call it
     from the main thread.
 
     Args:
-        cpus: See `start`.
-        host: See `start`.
-        port: See `start`.
-        docker: See `start`.
-        kubernetes: See `start`.
-        out: Stream for the lines; by default stdout.
+        **options: See `start`.
 
     Raises:
         RuntimeError: The server exited by itself.
     """
-    out = out or sys.stdout
     # Not an Event: its set() would deadlock if the signal arrives while wait() holds the lock.
     # put() is reentrant: https://docs.python.org/3/library/queue.html#queue.SimpleQueue.put
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
-    with (
-        start(cpus=cpus, host=host, port=port, **options) as aws,
-        handling(signals.put),
-    ):
+    with start(**options) as aws, handling(signals.put):
         for name, value in aws.environment.items():
-            out.write(f"export {name}={shlex.quote(value)}\n")
-        out.flush()
-        if out.isatty():
+            sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+        sys.stdout.flush()
+        if sys.stdout.isatty():
             sys.stderr.write(
                 f"\nA local AWS emulator is running on {aws.endpoint_url}; press Ctrl-C to "
                 "stop it.\nPaste these lines into another terminal to use it there. `farcall "
                 "local -- COMMAND`\nruns a single command on a new emulator, without these "
                 "lines.\n"
             )
-            if not docker:
+            if not options.get("docker"):
                 sys.stderr.write(f"{_UNLIMITED}\n")
         while True:
             with contextlib.suppress(queue.Empty):

@@ -40,9 +40,8 @@ _MISLEADING = (
 class KubernetesControls:
     """Development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
 
-    Each is a method of that name, described in `farcall_local.kubernetes.cluster.Cluster`, in
-    `farcall_local.kubernetes.server.Faults` or in
-    `farcall_local.kubernetes.embedded.EmbeddedKubernetes`.
+    Each is a method of that name, described in `farcall_local.kubernetes.cluster` or in
+    `farcall_local.kubernetes.server.Faults`.
 
     Args:
         reach: Reaches the server with a call's name and document.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from farcall_local.kubernetes import discovery, kinds, tables
+from farcall_local.kubernetes import kinds, tables
 from farcall_local.kubernetes.access import Access
 from farcall_local.kubernetes.endpoint import ClusterEndpoint
 from farcall_local.kubernetes.errors import NotFoundError, StatusError, TooManyRequestsError
@@ -160,12 +160,12 @@ class ApiServer:
         path, query = request.path, dict(request.query)
         user = self._access.user(request.headers.get("Authorization", ""))
         self.faults.check_throttle()
-        found = discovery.answer(path) if request.method == "GET" else None
+        found = kinds.discover(path) if request.method == "GET" else None
         if found is not None:
             self.faults.requests[f"get {path}"] += 1
             return web.json_response(found)
         body = await _body(request)
-        if (request.method, path) == ("POST", discovery.REVIEW_PATH):
+        if (request.method, path) == ("POST", kinds.REVIEW_PATH):
             self.faults.requests["create selfsubjectaccessreviews"] += 1
             return web.json_response(self._access.review(user, json.loads(body)), status=201)
         target = kinds.parse(request.method, path, query)

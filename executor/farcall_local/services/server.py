@@ -42,7 +42,7 @@ from farcall_local.services.signatures import AccessKey
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from farcall_local.kubernetes.embedded import EmbeddedKubernetes
+    from farcall_local.kubernetes.cluster import EmbeddedKubernetes
     from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
 
@@ -244,7 +244,7 @@ class LocalServer:
             _single.release()
 
     def _start_kubernetes(self, place: ClusterEndpoint, cpus: int, secret: dict[str, str]) -> None:
-        from farcall_local.kubernetes.embedded import EmbeddedKubernetes
+        from farcall_local.kubernetes.cluster import EmbeddedKubernetes
 
         self._kubernetes = self._on_loop(
             lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)
