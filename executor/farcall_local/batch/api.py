@@ -224,11 +224,8 @@ def _extra(document: dict[str, Any], definition: Definition) -> dict[str, Any]:
 # boto3 makes the same check before it sends a request; other clients need the emulator's.
 
 
-#: Batch parameters that are missing in an older botocore: by operation and path.
-_NEWER = {
-    "CreateComputeEnvironment": ("computeResources", "scalingPolicy"),
-    "UpdateComputeEnvironment": ("computeResources", "scalingPolicy"),
-}
+#: Operations whose members an older botocore lacks: computeResources.scalingPolicy.
+_UNCHECKED = ("CreateComputeEnvironment", "UpdateComputeEnvironment")
 
 
 @functools.cache
@@ -246,13 +243,9 @@ def check(operation: str, document: dict[str, Any]) -> None:
     Raises:
         ClientError: A member is missing, unknown, or of another type.
     """
-    if operation not in _model().operation_names:
+    if operation not in _model().operation_names or operation in _UNCHECKED:
         return
     shape = _model().operation_model(operation).input_shape
-    outer, inner = _NEWER.get(operation, ("", ""))
-    if inner and inner in (document.get(outer) or {}):
-        rest = {key: value for key, value in document[outer].items() if key != inner}
-        document = {**document, outer: rest}
     report = ParamValidator().validate(document, shape)
     if report.has_errors():
         raise ClientError(report.generate_report())
@@ -271,7 +264,6 @@ class Request:
 
     method: str
     path: str
-    query: str
     body: bytes
 
 

@@ -66,7 +66,7 @@ class Cluster:
         self._scheduler = Scheduler(store, store.create(NODE, nodes.node(cpus)))
         self._kubelet = Kubelet(store, runner, self.timing)
         self._jobs = JobController(store, self.timing)
-        self._garbage = Garbage(store, self.timing)
+        self._garbage = Garbage(store)
         self._unsubscribe = store.subscribe(self._note)
         self.logs = self._kubelet.logs
         self.withhold_image = self._kubelet.withhold_image

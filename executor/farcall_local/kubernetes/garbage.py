@@ -1,4 +1,4 @@
-"""Garbage collection: objects without an owner, expired Jobs, pods without a node.
+"""Garbage collection: objects that a Job owned, expired Jobs, pods without a node.
 
 Sources:
     https://kubernetes.io/docs/concepts/architecture/garbage-collection/
@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.job_controller import has_finished
-from farcall_local.kubernetes.kinds import EVENT, JOB, POD, Kind
+from farcall_local.kubernetes.kinds import JOB, KINDS, POD, Kind
 from farcall_local.kubernetes.store import Store
-from farcall_local.kubernetes.timing import Timing
 
 #: An object: its kind, namespace and name.
 Place = tuple[Kind, str, str]
@@ -27,12 +25,9 @@ Place = tuple[Kind, str, str]
 class Garbage:
     """Collector of objects that are no longer needed."""
 
-    def __init__(self, store: Store, timing: Timing) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._timing = timing
         self._loop = asyncio.get_running_loop()
-        self._there: set[str] = set()  # UIDs
-        self._owned: dict[str, dict[str, Place]] = {}  # owner's UID -> UID -> dependent
         self._expiring: set[str] = set()  # UIDs of Jobs
         self._timers: set[asyncio.TimerHandle] = set()
 
@@ -42,32 +37,17 @@ class Garbage:
             timer.cancel()
 
     def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
-        """Process a change of the store."""
-        if kind is EVENT:
-            return
-        if change == "DELETED":
-            self._record_end(document["metadata"])
-            return
-        uid, place = document["metadata"]["uid"], _place(kind, document)
-        if change == "ADDED":
-            self._record_owners(document["metadata"], place)
-        if kind is JOB:
+        """Process a change of the store.
+
+        Objects are deleted when all subscribers have processed the change.
+        """
+        uid, is_gone = document["metadata"]["uid"], change == "DELETED"
+        if kind is JOB and is_gone:
+            self._loop.call_soon(self._delete_dependents, uid)
+        elif kind is JOB:
             self._record_job(document)
-        elif kind is POD and _is_deleted(document) and not _is_bound(document):
-            self._soon(self._bury, place, uid)
-
-    def _record_end(self, metadata: dict[str, Any]) -> None:
-        self._there.discard(metadata["uid"])
-        for uid, owned in self._owned.pop(metadata["uid"], {}).items():
-            self._soon(self._delete, owned, uid)
-
-    def _record_owners(self, metadata: dict[str, Any], place: Place) -> None:
-        uid = metadata["uid"]
-        self._there.add(uid)
-        for owner in metadata.get("ownerReferences") or ():
-            self._owned.setdefault(owner["uid"], {})[uid] = place
-            if owner["uid"] not in self._there:
-                self._soon(self._delete, place, uid)
+        elif kind is POD and not is_gone and _is_deleted(document) and not _is_bound(document):
+            self._loop.call_soon(self._bury, _place(POD, document), uid)
 
     def _record_job(self, job: dict[str, Any]) -> None:
         uid, ttl = job["metadata"]["uid"], job["spec"].get("ttlSecondsAfterFinished")
@@ -76,9 +56,12 @@ class Garbage:
             place = _place(JOB, job)
             self._timers.add(self._loop.call_later(ttl, self._delete, place, uid))
 
-    def _soon(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Call a function when all subscribers have processed the current change."""
-        self._loop.call_soon(do, *arguments)
+    def _delete_dependents(self, uid: str) -> None:
+        for kind in KINDS:
+            for each in self._store.list(kind):
+                owners = each["metadata"].get("ownerReferences") or ()
+                if any(owner["uid"] == uid for owner in owners):
+                    self._delete(_place(kind, each), each["metadata"]["uid"])
 
     def _delete(self, place: Place, uid: str) -> None:
         there = self._store.get(*place)

@@ -20,14 +20,15 @@ def waiting(pod: dict[str, Any], reason: str = CREATING, message: str = "") -> d
     """Return the status of a pod whose container does not run yet."""
     state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
     found = _begun(pod, "Pending")
-    found["conditions"] = _conditions(found["conditions"], ready=False)
+    unready = ("False", "ContainersNotReady", "containers with unready status")
+    found["conditions"] = _with_ready(found["conditions"], *unready)
     return {**found, "containerStatuses": [_container(pod, state)]}
 
 
 def running(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a pod whose container has started."""
     found = _begun(pod, "Running")
-    found["conditions"] = _conditions(found["conditions"], ready=True)
+    found["conditions"] = _with_ready(found["conditions"], "True")
     container = _container(pod, {"running": {"startedAt": timestamp()}})
     return {**found, "containerStatuses": [container]}
 
@@ -82,24 +83,16 @@ def _begun(pod: dict[str, Any], phase: str) -> dict[str, Any]:
     return {**begun, **before, "phase": phase}
 
 
-def _conditions(found: list[dict[str, Any]], *, ready: bool) -> list[dict[str, Any]]:
-    found = put(found, "PodReadyToStartContainers", "True")
-    found = put(found, "Initialized", "True")
+def _with_ready(
+    found: list[dict[str, Any]], status: str, reason: str = "", message: str = ""
+) -> list[dict[str, Any]]:
     for kind in ("Ready", "ContainersReady"):
-        if ready:
-            found = put(found, kind, "True")
-        else:
-            text = "containers with unready status"
-            found = put(found, kind, "False", "ContainersNotReady", text)
-    return put(found, "PodScheduled", "True")
+        found = put(found, kind, status, reason, message)
+    return found
 
 
 def _over(found: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
-    reason = "PodFailed" if phase == "Failed" else "PodCompleted"
-    found = put(found, "PodReadyToStartContainers", "False")
-    for kind in ("Ready", "ContainersReady"):
-        found = put(found, kind, "False", reason)
-    return found
+    return _with_ready(found, "False", "PodFailed" if phase == "Failed" else "PodCompleted")
 
 
 def _state(pod: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class Resources:
         Raises:
             StatusError: The request is rejected.
         """
-        return self._verbs[asked.target.verb](asked)
+        status = 201 if asked.target.verb == "create" else 200
+        return status, self._verbs[asked.target.verb](asked)
 
     def selected(self, target: Target, query: Mapping[str, str]) -> selectors.Selector:
         """Return the selector of a list or watch.
@@ -95,8 +96,8 @@ class Resources:
 
         return selects
 
-    def _get(self, asked: Asked) -> tuple[int, Document]:
-        return (200, self._found(asked.target))
+    def _get(self, asked: Asked) -> Document:
+        return self._found(asked.target)
 
     def _found(self, target: Target) -> Document:
         found = self._store.get(target.kind, target.namespace, target.name)
@@ -106,7 +107,7 @@ class Resources:
 
     # --- lists ------------------------------------------------------------------------------
 
-    def _list(self, asked: Asked) -> tuple[int, Document]:
+    def _list(self, asked: Asked) -> Document:
         target, limit = asked.target, _number(asked.query, "limit")
         version, after = self._start(asked.query.get("continue"))
         selects = self.selected(target, asked.query)
@@ -125,15 +126,12 @@ class Resources:
             {name: value for name, value in each.items() if name not in ("kind", "apiVersion")}
             for each in shown
         ]
-        return (
-            200,
-            {
-                "kind": f"{kind.kind}List",
-                "apiVersion": kind.api_version,
-                "metadata": metadata,
-                "items": items,
-            },
-        )
+        return {
+            "kind": f"{kind.kind}List",
+            "apiVersion": kind.api_version,
+            "metadata": metadata,
+            "items": items,
+        }
 
     def _start(self, token: str | None) -> tuple[int, list[str]]:
         """Return a list's version, and the position of the previous page's last object."""
@@ -149,7 +147,7 @@ class Resources:
 
     # --- changes ----------------------------------------------------------------------------
 
-    def _create(self, asked: Asked) -> tuple[int, Document]:
+    def _create(self, asked: Asked) -> Document:
         target, kind = asked.target, asked.target.kind
         document = _parsed(asked)
         metadata = _new_metadata(target, document)
@@ -162,13 +160,12 @@ class Resources:
         if kind is POD:
             document = admit_pod(self._store, document)
         if not asked.is_dry:
-            return (201, self._store.create(kind, document))
+            return self._store.create(kind, document)
         if self._store.get(kind, target.namespace, metadata["name"]):
             raise AlreadyExistsError.of(kind, metadata["name"])
-        made = {**document, "metadata": {**metadata, "creationTimestamp": timestamp()}}
-        return (201, made)
+        return {**document, "metadata": {**metadata, "creationTimestamp": timestamp()}}
 
-    def _patch(self, asked: Asked) -> tuple[int, Document]:
+    def _patch(self, asked: Asked) -> Document:
         kind = asked.target.kind
         if asked.content_type != _PATCH:
             raise UnsupportedMediaTypeError(_PATCH)
@@ -185,9 +182,9 @@ class Resources:
             document["status"] = there.get("status", {})
         document = documents.fill(kind, document)
         _refuse(kind, metadata, documents.check(kind, document, there))
-        return (200, self._store.update(kind, document))
+        return self._store.update(kind, document)
 
-    def _delete(self, asked: Asked) -> tuple[int, Document]:
+    def _delete(self, asked: Asked) -> Document:
         target, options = asked.target, _json(asked.body) if asked.body.strip() else {}
         policy, grace = (
             options.get(name, asked.query.get(name))
@@ -200,7 +197,7 @@ class Resources:
             )
         there = self._found(target)
         if asked.is_dry or options.get("dryRun"):
-            return (200, there)
+            return there
         last = self._store.delete(
             target.kind,
             target.namespace,
@@ -209,8 +206,8 @@ class Resources:
         )
         still_there = self._store.get(target.kind, target.namespace, target.name)
         if still_there or target.kind is POD:
-            return (200, last)
-        return (200, _success(target.kind, last))
+            return last
+        return _success(target.kind, last)
 
 
 def _parsed(asked: Asked) -> Document:

@@ -193,8 +193,7 @@ class Front:
         """Respond to a request whose sender is verified."""
         if service == "batch":
             body = environ["wsgi.input"].read()
-            method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-            request = Request(method, path, environ["QUERY_STRING"], body)
+            request = Request(environ["REQUEST_METHOD"], environ["PATH_INFO"], body)
             return _send(self._batch(request), start_response)
         if service not in self._apps:
             text = f"The local AWS emulator has no service {service!r}."
