@@ -73,6 +73,7 @@ class Submission:
         return None if self.node_properties is None else self.node_properties["mainNode"]
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """Attempt of a job.
 
@@ -87,26 +88,14 @@ class Attempt:
         status_reason: Reason for the end of the attempt.
     """
 
-    __slots__ = (
-        "exit_code",
-        "instance_arn",
-        "log_stream",
-        "reason",
-        "started_at",
-        "status_reason",
-        "stopped_at",
-        "task_arn",
-    )
-
-    def __init__(self, *, fargate: bool) -> None:
-        self.task_arn = names.ecs_arn("task")
-        self.instance_arn = None if fargate else names.ecs_arn("container-instance")
-        self.log_stream: str | None = None
-        self.started_at: int | None = None
-        self.stopped_at: int | None = None
-        self.exit_code: int | None = None
-        self.reason: str | None = None
-        self.status_reason: str | None = None
+    task_arn: str = field(default_factory=lambda: names.ecs_arn("task"))
+    instance_arn: str | None = None
+    log_stream: str | None = None
+    started_at: int | None = None
+    stopped_at: int | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    status_reason: str | None = None
 
     @property
     def task_id(self) -> str:
@@ -114,6 +103,7 @@ class Attempt:
         return self.task_arn.rpartition("/")[2]
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """Single job, array parent job, child job or multi-node parallel job.
 
@@ -133,39 +123,25 @@ class Job:
         stopped_at: End time in milliseconds.
     """
 
-    __slots__ = (
-        "attempts",
-        "children",
-        "counts",
-        "current",
-        "index",
-        "nodes",
-        "parent",
-        "started_at",
-        "status",
-        "status_reason",
-        "stopped_at",
-        "submission",
-        "termination_reason",
-    )
+    submission: Submission
+    parent: Job | None = None
+    index: int = 0
+    children: list[Job] = field(default_factory=list)
+    counts: Counter[JobStatus] = field(default_factory=Counter)
+    nodes: dict[int, Node] = field(default_factory=dict)
+    status: JobStatus = JobStatus.SUBMITTED
+    status_reason: str | None = None
+    termination_reason: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    current: Attempt | None = None
+    started_at: int | None = None
+    stopped_at: int | None = None
 
-    def __init__(self, submission: Submission, parent: Job | None = None, index: int = 0) -> None:
-        self.submission = submission
-        self.parent = parent
-        self.index = index
-        self.children: list[Job] = []
-        self.counts: Counter[JobStatus] = Counter()
-        self.nodes: dict[int, Node] = {}
-        self.status = JobStatus.SUBMITTED
-        self.status_reason: str | None = None
-        self.termination_reason: str | None = None
-        self.attempts: tuple[Attempt, ...] = ()
-        self.current: Attempt | None = None
-        self.started_at: int | None = None
-        self.stopped_at: int | None = None
-        if parent is None and submission.size is not None:
-            self.children = [Job(submission, self, index) for index in range(submission.size)]
-            self.counts[JobStatus.SUBMITTED] = submission.size
+    def __post_init__(self) -> None:
+        size = self.submission.size
+        if self.parent is None and size is not None:
+            self.children = [Job(self.submission, self, index) for index in range(size)]
+            self.counts[JobStatus.SUBMITTED] = size
 
     @property
     def id(self) -> str:

@@ -118,7 +118,10 @@ class Execution:
         self._job = job
         self._world = world
         self._on_running = on_running
-        self.attempt = Attempt(fargate=job.submission.definition.fargate)
+        fargate = job.submission.definition.fargate
+        self.attempt = Attempt(
+            instance_arn=None if fargate else names.ecs_arn("container-instance")
+        )
         self.ending: AttemptEnd | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._running: Running | None = None

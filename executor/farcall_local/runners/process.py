@@ -28,7 +28,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from farcall_local import names
 from farcall_local.runners.credentials import RoleCredentials
@@ -113,7 +113,7 @@ class ProcessRunner:
         words = (*spec.entrypoint, *spec.command)
         can_fork = sys.platform == "linux" and not words
         command: tuple[str, ...] = words or self._command
-        process: _Process
+        process: _Spawned | _Forked
         with contextlib.ExitStack() as undoing:
             try:
                 # The folder may be on the job's PYTHONPATH, in which a colon separates folders.
@@ -172,21 +172,13 @@ def _told(spec: AttemptSpec) -> dict[str, str]:
     return {name: spec.mounts.get(value) or value for name, value in spec.environment.items()}
 
 
-class _Process(Protocol):
-    """First process of an attempt."""
-
-    async def wait(self) -> int | None:
-        """Wait for its end, kill its orphans, and return its code: -N after signal N."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM to this process only."""
-
-    def kill(self) -> None:
-        """Kill the process and its child processes."""
-
-
 class _Spawned:
-    """Process that was started with a command."""
+    """Process that was started with a command.
+
+    Like `_Forked`, it has `wait`, which waits for its end, kills its orphans and returns its code
+    (-N after signal N); `terminate`, which sends SIGTERM to this process only; and `kill`, which
+    kills it and its child processes.
+    """
 
     def __init__(
         self, command: tuple[str, ...], environment: dict[str, str], directory: str, output: int
@@ -429,7 +421,7 @@ class _Attempt:
 
     def __init__(
         self,
-        process: _Process,
+        process: _Spawned | _Forked,
         reader: int,
         directory: str,
         output: Callable[[bytes], None],
