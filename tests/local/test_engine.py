@@ -88,7 +88,7 @@ async def engine():
 
     world = World(
         runner=ProcessRunner("http://127.0.0.1:9", RoleCredentials(assume, AccessKey.new())),
-        logs=CloudWatchLogs(None, None),
+        open_log=CloudWatchLogs(None, None).open,
         assumable=lambda _: False,
         environment_name=lambda _: names.COMPUTE_ENVIRONMENT,
         durations=Durations(),

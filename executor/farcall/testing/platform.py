@@ -84,7 +84,7 @@ class _Logs:
         configuration: dict[str, Any] | None,
         definition: str,
         task_id: str,
-        role_arn: str | None = None,
+        role_arn: str | None,
     ) -> LogStream:
         name = f"fake/default/{task_id}"
         lines = self._streams[name] = []
@@ -247,7 +247,7 @@ class FakePlatform:
     def _make_engine(self) -> _Engine:
         world = World(
             runner=self._runner,
-            logs=self._logs,
+            open_log=self._logs.open,
             assumable=lambda _: True,
             environment_name=lambda _: "fake",
             durations=self._durations,

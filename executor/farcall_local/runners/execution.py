@@ -15,6 +15,7 @@ import json
 import logging
 import re
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from farcall.model.jobs import JobStatus
 from farcall_local import names
 from farcall_local.batch.jobs import Attempt, Job, Node
 from farcall_local.runners import host_config
-from farcall_local.runners.logs import Logs, LogStream
+from farcall_local.runners.logs import LogStream, OpenLog
 from farcall_local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
 
 #: Maximum size of the overrides of an ECS task, including JSON formatting.
@@ -69,17 +70,19 @@ class World:
 
     Attributes:
         runner: Starts containers.
-        logs: Receives their output.
+        open_log: Creates the log stream of an attempt; see `CloudWatchLogs.open`.
         assumable: Returns whether ECS may assume a role, by its ARN.
         environment_name: Returns the name of a job queue's compute environment.
         durations: Durations of states and grace periods.
+        failing_starts: Reasons of the next attempts that fail to start, in order; set by tests.
     """
 
     runner: Runner
-    logs: Logs
+    open_log: OpenLog
     assumable: Callable[[str], bool]
     environment_name: Callable[[Job], str]
     durations: Durations
+    failing_starts: deque[str] = field(default_factory=deque)
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,8 @@ class Execution:
 
     async def _prepare(self, spec: AttemptSpec) -> None:
         """Wait for the image, or until the attempt is stopped."""
+        if self._world.failing_starts:
+            raise StartError(self._world.failing_starts.popleft())
         self._preparing = asyncio.ensure_future(self._world.runner.prepare(spec))
         try:
             await self._preparing
@@ -245,7 +250,7 @@ class Execution:
                     "Please verify that the role being passed has the proper trust relationship "
                     "and permissions and that your IAM user has permissions to pass this role.",
                 )
-        return self._world.logs.open(
+        return self._world.open_log(
             container.get("logConfiguration"),
             self._job.submission.definition.name,
             self.attempt.task_id,

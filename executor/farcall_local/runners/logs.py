@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from farcall_local import names
 from farcall_local.runners.runner import StartError
@@ -65,17 +65,8 @@ class LogStream:
             self._put(events)
 
 
-class Logs(Protocol):
-    """Destination of the attempts' output."""
-
-    def open(
-        self,
-        configuration: dict[str, Any] | None,
-        definition: str,
-        task_id: str,
-        role_arn: str | None = None,
-    ) -> LogStream | None:
-        """Create the stream of an attempt; see `CloudWatchLogs.open`."""
+#: Creates an attempt's stream, given the arguments of `CloudWatchLogs.open`.
+OpenLog = Callable[["dict[str, Any] | None", str, str, "str | None"], "LogStream | None"]
 
 
 class CloudWatchLogs:
@@ -99,7 +90,7 @@ class CloudWatchLogs:
         configuration: dict[str, Any] | None,
         definition: str,
         task_id: str,
-        role_arn: str | None = None,
+        role_arn: str | None,
     ) -> LogStream | None:
         """Create the stream of an attempt.
 

@@ -7,7 +7,6 @@ it and signals it. `farcall_local.runners.process` runs it as a process of this 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -109,32 +108,3 @@ class Runner(Protocol):
 
     async def close(self) -> None:
         """Release the runner's resources, when no container runs any more."""
-
-
-# --- Containers that fail to start, for tests of the consequences -------------------------------
-
-
-class BreakingRunner:
-    """Wrapper of another runner that makes some containers fail to start.
-
-    Attributes:
-        reasons: Reasons of the next attempts that fail to start, in order.
-    """
-
-    def __init__(self, runner: Runner) -> None:
-        self.reasons: deque[str] = deque()
-        self._runner = runner
-
-    async def prepare(self, spec: AttemptSpec) -> None:
-        """Fail, or pull the attempt's image."""
-        if self.reasons:
-            raise StartError(self.reasons.popleft())
-        await self._runner.prepare(spec)
-
-    async def start(self, spec: AttemptSpec) -> Running:
-        """Start an attempt."""
-        return await self._runner.start(spec)
-
-    async def close(self) -> None:
-        """Release the other runner's resources."""
-        await self._runner.close()

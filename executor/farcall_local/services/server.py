@@ -12,7 +12,6 @@ import json
 import os
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -34,7 +33,7 @@ from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.execution import Durations, World
 from farcall_local.runners.logs import CloudWatchLogs
 from farcall_local.runners.process import ProcessRunner
-from farcall_local.runners.runner import BreakingRunner, Runner
+from farcall_local.runners.runner import Runner
 from farcall_local.services import objects
 from farcall_local.services.front import SERVICES, Extension, Front, Handler
 from farcall_local.services.signatures import AccessKey
@@ -53,15 +52,12 @@ class Control:
         self,
         engine: Engine,
         limits: Limits,
-        durations: Durations,
         credentials: RoleCredentials,
-        runner: BreakingRunner,
     ) -> None:
         self._engine = engine
         self._limits = limits
-        self._durations = durations
+        self._durations = engine.world.durations
         self._credentials = credentials
-        self._runner = runner
 
     def call(self, name: str, document: dict[str, Any]) -> None:
         """Carry out a call.
@@ -101,7 +97,8 @@ class Control:
 
     def break_starts(self, reasons: list[str]) -> None:
         """Make the next attempts fail to start."""
-        self._runner.reasons = deque(reasons)
+        self._engine.world.failing_starts.clear()
+        self._engine.world.failing_starts.extend(reasons)
 
 
 T = TypeVar("T")
@@ -264,21 +261,21 @@ class LocalServer:
         await self._loop.shutdown_default_executor()
 
     def _make_batch(self, cpus: int, *, empty: bool) -> tuple[Engine, BatchApi, Control]:
-        queues, limits, durations = Queues(), Limits(), Durations()
+        queues, limits = Queues(), Limits()
         if not empty:
             _create_queue(queues, cpus)
-        runner = BreakingRunner(self._runner)
+        logs = CloudWatchLogs(
+            _backend("logs", names.REGION), self.front.locks["logs"], self._extension
+        )
         world = World(
-            runner=runner,
-            logs=CloudWatchLogs(
-                _backend("logs", names.REGION), self.front.locks["logs"], self._extension
-            ),
+            runner=self._runner,
+            open_log=logs.open,
             assumable=self._assumable,
             environment_name=lambda job: queues.environment_name(job.submission.queue),
-            durations=durations,
+            durations=Durations(),
         )
         engine = Engine(world, cpus)
-        control = Control(engine, limits, durations, self._credentials, runner)
+        control = Control(engine, limits, self._credentials)
         return engine, BatchApi(engine, queues, limits), control
 
     def batch_inventory(self) -> dict[str, list[str]]:
