@@ -90,8 +90,8 @@ def _with_host(hosts: str, host: str) -> str:
     return ",".join(filter(None, (hosts, host)))
 
 
-_ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
-"""AWS's name of a processor architecture, by the system's name."""
+#: Whether this machine's processor is called ``arm64`` by AWS and Kubernetes.
+IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 
 def client_environment(
@@ -111,6 +111,6 @@ def client_environment(
         **{name: _with_host(os.environ.get(name, ""), host) for name in ("NO_PROXY", "no_proxy")},
         "FARCALL_PROFILE": "default",  # a profile in farcall.toml may not exist here
         "FARCALL_ENDPOINT_URL": "",  # an endpoint in farcall.toml is another account's
-        "FARCALL_ARCHITECTURE": _ARCHITECTURES.get(platform.machine().lower(), "x86_64"),
+        "FARCALL_ARCHITECTURE": "arm64" if IS_ARM else "x86_64",
         **({} if empty else {**RESOURCES, **image}),
     }

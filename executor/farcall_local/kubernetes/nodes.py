@@ -12,13 +12,13 @@ Sources:
 from __future__ import annotations
 
 import math
-import platform
 import re
 from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from farcall_local import names
 from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.errors import ForbiddenError
 from farcall_local.kubernetes.kinds import POD, RESOURCE_QUOTA, SERVICE_ACCOUNT
@@ -26,9 +26,6 @@ from farcall_local.kubernetes.store import Store, timestamp
 
 #: Name of the node, and its maximum number of pods.
 NAME, MAX_PODS = "farcall-local", 110
-
-_ARCHITECTURES = {"aarch64": "arm64", "arm64": "arm64"}
-"""Kubernetes' name of a processor, by the system's name."""
 
 
 def node(cpu: float) -> dict[str, Any]:
@@ -45,7 +42,7 @@ def node(cpu: float) -> dict[str, Any]:
             "labels": {
                 "kubernetes.io/hostname": NAME,
                 "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": _ARCHITECTURES.get(platform.machine().lower(), "amd64"),
+                "kubernetes.io/arch": "arm64" if names.IS_ARM else "amd64",
             },
         },
         "spec": {},

@@ -45,62 +45,6 @@ if TYPE_CHECKING:
     from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
 
-class Control:
-    """Development calls of `farcall_local.LocalAWS`; use it only on the engine's event loop."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        limits: Limits,
-        credentials: RoleCredentials,
-    ) -> None:
-        self._engine = engine
-        self._limits = limits
-        self._durations = engine.world.durations
-        self._credentials = credentials
-
-    def call(self, name: str, document: dict[str, Any]) -> None:
-        """Carry out a call.
-
-        Raises:
-            ClientError: The call is unknown or cannot be carried out.
-        """
-        if name not in ("configure", "fault", "reclaim", "break_starts"):
-            raise ClientError(f"There is no development call {name!r}.")
-        getattr(self, name)(**document)
-
-    def configure(self, **options: Any) -> None:
-        """See `farcall_local.LocalAWS.configure`."""
-        unknown = {*options.get("delays", ())} - {each.value for each in JobStatus}
-        if unknown:
-            raise ClientError(f"There is no delay in {', '.join(sorted(unknown))}.")
-        for name, value in options.items():
-            if name.endswith("_rate"):
-                self._limits.set_rates({name: value})
-            elif name == "credential_lifetime_s":
-                self._credentials.lifetime_s = value
-            elif hasattr(self._durations, name):
-                setattr(self._durations, name, value)
-            else:
-                raise ClientError(f"There is no option {name!r}.")
-
-    def fault(self, operation: str, kind: str, count: int) -> None:
-        """Make the next calls of a Batch operation fail."""
-        self._limits.add_fault(operation, kind, count)
-
-    def reclaim(self, job_id: str) -> None:
-        """Remove a running job's host."""
-        job = self._engine.jobs.find(job_id)
-        if job is None:
-            raise ClientError(f"There is no job {job_id}.")
-        self._engine.reclaim(job)
-
-    def break_starts(self, reasons: list[str]) -> None:
-        """Make the next attempts fail to start."""
-        self._engine.world.failing_starts.clear()
-        self._engine.world.failing_starts.extend(reasons)
-
-
 T = TypeVar("T")
 
 _MAX_VCPUS = 256
@@ -191,9 +135,14 @@ class LocalServer:
         self._threads[0].start()
         cpus = cpus or os.cpu_count() or 1
         self._runner = self._on_loop(lambda: runner(self.endpoint_url, self._credentials))
-        self._engine, self._api, self._control = self._on_loop(
-            lambda: self._make_batch(cpus, empty=empty)
-        )
+        self._limits = Limits()
+        self._engine, self._api = self._on_loop(lambda: self._make_batch(cpus, empty=empty))
+        self._controls: dict[str, Callable[..., None]] = {
+            "configure": self._configure,
+            "fault": self._limits.add_fault,
+            "reclaim": self._reclaim,
+            "break_starts": self._break_starts,
+        }
         self._kubernetes: EmbeddedKubernetes | None = None
         if kubernetes is not None:
             self._start_kubernetes(kubernetes, cpus, {} if empty else self._s3_secret(key))
@@ -260,8 +209,8 @@ class LocalServer:
         await self._runner.close()
         await self._loop.shutdown_default_executor()
 
-    def _make_batch(self, cpus: int, *, empty: bool) -> tuple[Engine, BatchApi, Control]:
-        queues, limits = Queues(), Limits()
+    def _make_batch(self, cpus: int, *, empty: bool) -> tuple[Engine, BatchApi]:
+        queues = Queues()
         if not empty:
             _create_queue(queues, cpus)
         logs = CloudWatchLogs(
@@ -275,8 +224,7 @@ class LocalServer:
             durations=Durations(),
         )
         engine = Engine(world, cpus)
-        control = Control(engine, limits, self._credentials)
-        return engine, BatchApi(engine, queues, limits), control
+        return engine, BatchApi(engine, queues, self._limits)
 
     def batch_inventory(self) -> dict[str, list[str]]:
         """Return the names of all Batch resources."""
@@ -320,13 +268,42 @@ class LocalServer:
             found = self._extension.control(name, document)
             if found is not None:
                 return found
-        if name != "kubernetes":
-            self._on_loop(lambda: self._control.call(name, document))
+        if name in self._controls:
+            self._on_loop(lambda: self._controls[name](**document))
             return {}
+        if name != "kubernetes":
+            raise ClientError(f"There is no development call {name!r}.")
         if self._kubernetes is None:
             raise ValueError("There is no Kubernetes: start(kubernetes=True).")
         call = self._kubernetes.call(**document)
         return {"answer": asyncio.run_coroutine_threadsafe(call, self._loop).result()}
+
+    # Development calls on Batch's event loop, described in `farcall_local.LocalAWS`.
+
+    def _configure(self, **options: Any) -> None:
+        unknown = {*options.get("delays", ())} - {each.value for each in JobStatus}
+        if unknown:
+            raise ClientError(f"There is no delay in {', '.join(sorted(unknown))}.")
+        durations = self._engine.world.durations
+        for name, value in options.items():
+            if name.endswith("_rate"):
+                self._limits.set_rates({name: value})
+            elif name == "credential_lifetime_s":
+                self._credentials.lifetime_s = value
+            elif hasattr(durations, name):
+                setattr(durations, name, value)
+            else:
+                raise ClientError(f"There is no option {name!r}.")
+
+    def _reclaim(self, job_id: str) -> None:
+        job = self._engine.jobs.find(job_id)
+        if job is None:
+            raise ClientError(f"There is no job {job_id}.")
+        self._engine.reclaim(job)
+
+    def _break_starts(self, reasons: list[str]) -> None:
+        self._engine.world.failing_starts.clear()
+        self._engine.world.failing_starts.extend(reasons)
 
     def _on_loop(self, function: Callable[[], T]) -> T:
         """Run a function on Batch's event loop and wait for its result."""
