@@ -150,7 +150,7 @@ class Cluster:
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
 
 _CALLS = (
-    *("configure", "requests", "restart", "cut_watches", "lose_answer", "throttle"),
+    *("compact", "configure", "requests", "restart", "cut_watches", "lose_answer", "throttle"),
     *("evict", "oom", "preempt", "quota", "withhold_image"),
 )
 
@@ -216,6 +216,10 @@ class EmbeddedKubernetes:
         await self.api.stop()
         self.store.compact()
         await self.api.start()
+
+    def compact(self) -> None:
+        """Drop the history: watches from an earlier version are rejected with 410."""
+        self.store.compact()
 
     def requests(self) -> dict[str, int]:
         """Return the number of requests since the start, such as ``{"create jobs": 2}``.
