@@ -28,7 +28,7 @@ from farcall_local.batch.api import Request, Response
 from farcall_local.batch.errors import DropConnectionError
 from farcall_local.runners import credentials as role_credentials
 from farcall_local.runners.credentials import RoleCredentials
-from farcall_local.services import bodies, error_responses, logs, objects, signatures
+from farcall_local.services import bodies, error_responses, objects, signatures
 from farcall_local.services.admission import Admission, Caller
 from farcall_local.services.error_responses import Reason, RefusedError
 from farcall_local.services.signatures import AccessKey
@@ -211,7 +211,6 @@ class Front:
 # No web page may read a response. `Handler` removes the CORS headers of moto's own services.
 _server: Any = werkzeug_app
 _server.DISABLE_GLOBAL_CORS = True
-logs.install()
 # Bucket policies are not evaluated, because moto would ignore their conditions.
 _bucket: Any = FakeBucket
 _bucket.get_permission = lambda *_: PermissionResult.NEUTRAL
