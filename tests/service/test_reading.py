@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall.engine.delivered import Usage
+from farcall.engine.fetcher import Usage
 from farcall.engine.logs import reader
 from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from farcall.client.condition import Condition
 from farcall.client.frames import hide
-from farcall.engine.delivered import Usage
+from farcall.engine.fetcher import Usage
 from farcall.model.errors import FarcallError, TaskNotPicklableError
 from farcall.model.option_signatures import shows_options
 

@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from farcall.client.frames import frames_hidden
-from farcall.engine.delivered import Usage
-from farcall.engine.logs.attempt_history import AttemptHistory
-from farcall.engine.logs.reader import LogReader
+from farcall.engine.fetcher import Usage
+from farcall.engine.logs.reader import AttemptHistory, LogReader
 from farcall.engine.logs.transcript import Transcript
 from farcall.engine.run import JobRun, TaskRun
 from farcall.model.errors import TaskNotPicklableError

@@ -21,8 +21,7 @@ from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.progress import Progress
 from farcall.client.retried_sweep import RetriedSweep, Source
 from farcall.client.sweep_state import Fetched, Ready, SweepState
-from farcall.engine.delivered import Delivered
-from farcall.engine.fetcher import Output
+from farcall.engine.fetcher import Delivered, Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import Completion, Ended, is_unseen
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError

@@ -10,8 +10,7 @@ from farcall.aws import error_translation
 from farcall.covalent import node_results
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
-from farcall.engine.delivered import Delivered
-from farcall.engine.fetcher import Output
+from farcall.engine.fetcher import Delivered, Output
 from farcall.engine.run import TaskRun, Wanted
 from farcall.engine.tracked_job import Patience, UnseenError
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError

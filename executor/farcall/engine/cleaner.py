@@ -103,7 +103,7 @@ class Cleaner:
             settings: Options of the job.
             submission: The task's job.
             index: Index of the task.
-            spent: Keys of objects to delete; see `farcall.engine.delivered.Delivered`.
+            spent: Keys of objects to delete; see `farcall.engine.fetcher.Delivered`.
             output: Keys of output that can still be requested.
             holder: Object that can request the output; it is kept while this object lives and the
                 session is open.

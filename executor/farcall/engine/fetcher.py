@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,7 +15,6 @@ from typing import Any, TypeAlias
 from farcall.backends.base import Backend, platform_of
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine.attempt_reporter import of_tried
-from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.packer import WorkerThreads
 from farcall.engine.tracked_job import Completion, Ended
 from farcall.engine.tracker import Tracker
@@ -22,6 +22,7 @@ from farcall.model import failure_reasons
 from farcall.model.errors import FarcallError, IntegrityError
 from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail
+from farcall.model.output import Bytes
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.payload import node_results, results
@@ -35,8 +36,106 @@ from farcall.storage.outcomes import Stored
 from farcall.storage.store import Arrived, Store
 from farcall.storage.stores import Stores
 from farcall_runtime import envelope
-from farcall_runtime.contract import STREAMS, OutcomeStatus
+from farcall_runtime.contract import STDOUT, STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
+
+# --- Delivered: the fetched outcome of a task ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Resources that a task used.
+
+    Attributes:
+        wall_s: Seconds from the container's start to the end of the function.
+        cpu_s: CPU seconds of the task's process and of the child processes that it waited for.
+        peak_memory_bytes: Largest resident size of one of these processes.
+        memory_limit_bytes: The container's memory limit; None if it has none.
+    """
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+    memory_limit_bytes: int | None = None
+
+    @classmethod
+    def logged(cls, lines: Iterable[str]) -> Usage | None:
+        """Return the usage in the last line of a task's log that has one.
+
+        Only numbers of a plausible length are accepted, because a task can write any line.
+
+        Args:
+            lines: The log's last lines, the oldest first.
+        """
+        found = [match for match in map(_LOGGED.fullmatch, lines) if match]
+        if not found:
+            return None
+        wall_s, cpu_s, memory_mib = map(float, found[-1].groups())
+        return cls(wall_s, cpu_s, int(memory_mib * 2**20))
+
+
+_LOGGED = re.compile(
+    r"farcall: the task took ([0-9]{1,9}\.[0-9]{2}) s, ([0-9]{1,9}\.[0-9]{2}) s of CPU time and "
+    r"([0-9]{1,9}\.[0-9]) MiB"
+)
+"""See `farcall_runtime.contract.usage_text`."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Outcome of a task.
+
+    Attributes:
+        results: One result per call.
+        stdout: The task's stdout, or its end; see ``is_whole``.
+        stderr: The task's stderr, or its end.
+        usage: Resources that the task used.
+        attempt: Number of the last attempt, from 1; 0 if none started.
+        spent: Keys of objects to delete; empty if a call failed.
+        output: Keys of stored output that is deleted when no caller can request it any more; empty
+            if a call failed.
+        is_whole: Whether ``stdout`` and ``stderr`` are complete.
+        written: Where the output is stored, if known.
+        meta: Metadata of the outcome; None if there is none.
+        others: For a multi-node task, the outcomes of the other nodes by index; the remaining
+            attributes are the main node's. Nodes without an outcome are missing.
+    """
+
+    results: list[Result] = field(repr=False)
+    stdout: Bytes = field(default=b"", repr=False)
+    stderr: Bytes = field(default=b"", repr=False)
+    usage: Usage = Usage()
+    attempt: int = 0
+    spent: list[str] = field(default_factory=list, repr=False)
+    output: list[str] = field(default_factory=list, repr=False)
+    is_whole: bool = True
+    written: Written | None = field(default=None, repr=False)
+    meta: dict[str, Any] | None = field(default=None, repr=False)
+    others: Mapping[int, Delivered] = field(default_factory=dict, repr=False)
+
+    @property
+    def all_spent(self) -> list[str]:
+        """Keys of all objects, if no caller can request the output later."""
+        return [*self.spent, *self.output] if self.output else self.spent
+
+    def elsewhere(self) -> Written | None:
+        """Return where the output is; None if all of it is local, or there is no outcome."""
+        return None if self.is_whole or self.meta is None else self.written
+
+    def text(self, stream: str) -> str:
+        """Return a stream, as far as it was fetched, decoded as UTF-8."""
+        whole = self.stdout if stream == STDOUT else self.stderr
+        return whole.decode(errors="replace")
+
+    def with_output(self, stdout: Bytes, stderr: Bytes) -> Delivered:
+        """Return a copy with the complete output, split among the results of the calls."""
+        job = About("", "", stdout=stdout, stderr=stderr)
+        if self.meta is not None and "results" in self.meta:
+            found = results.shared(self.results, self.meta, job)
+        else:
+            found = [each._replace(stdout=stdout, stderr=stderr) for each in self.results]
+        return replace(self, results=found, stdout=stdout, stderr=stderr, is_whole=True)
+
 
 # --- Job failures: facts that an error has in addition to the failure reason -----------------
 

@@ -23,8 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 from farcall.backends.base import raise_first
 from farcall.engine import retry
-from farcall.engine.delivered import Delivered
-from farcall.engine.fetcher import Output, Reader
+from farcall.engine.fetcher import Delivered, Output, Reader
 from farcall.engine.logs.relay import Writer
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned

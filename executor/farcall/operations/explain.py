@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from farcall.engine import attempt_reporter, retry
-from farcall.engine.delivered import Usage
+from farcall.engine.fetcher import Usage
 from farcall.engine.session import Session
 from farcall.model import errors, exit_codes, failure_reasons
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError, ServiceError

@@ -15,7 +15,7 @@ from farcall import BatchExecutor
 from farcall.client import call_reader
 from farcall.client import sweep as module
 from farcall.client.progress import Counts
-from farcall.engine.delivered import Delivered
+from farcall.engine.fetcher import Delivered
 from farcall.engine.tracked_job import Ended, Trouble, UnseenError
 from farcall.model.errors import (
     FarcallError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farcall.engine.delivered import Delivered, Usage
+from farcall.engine.fetcher import Delivered, Usage
 from farcall.payload.results import Result
 from farcall_runtime.contract import OutcomeStatus, usage_text
 from tests.unit.transcripts import written

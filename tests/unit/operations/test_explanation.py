@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from farcall.backends.batch.describe import BatchJob
-from farcall.engine.delivered import Usage
+from farcall.engine.fetcher import Usage
 from farcall.model.errors import HostLostError, JobCancelledError
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import JobStatus

@@ -11,19 +11,258 @@ import asyncio
 import contextlib
 import heapq
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from datetime import datetime, timezone
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
 
 from farcall.aws import error_translation
 from farcall.backends.base import Backend, Log, LogEvent
-from farcall.engine.logs import job_nodes
-from farcall.engine.logs.job_nodes import JobNodes, NodeLog
 from farcall.engine.tracked_job import Patience, Trouble
 from farcall.model import clock
-from farcall.model.errors import FarcallError, JobLostError, ServiceError
-from farcall.model.jobs import JobDetail
+from farcall.model.errors import FarcallError, JobLostError, ServiceError, UnknownError
+from farcall.model.jobs import Attempt, JobDetail, JobStatus
+from farcall.model.names import counted
 from farcall.model.output import LOG, LogLine, last_state
 from farcall.model.timing import Timing
+
+# --- The nodes of a job: their logs, and which of these are complete. No I/O ---------------------
+
+
+_CLOCKS = timedelta(hours=1)
+"""Maximum time by which the clock of a writing machine is behind the service's."""
+
+_STOPPING_S = 60.0
+"""Seconds for other nodes to stop after the main node; Batch waits half a minute."""
+
+_LONG = timedelta(minutes=10)
+"""Time by which this machine's clock is never ahead, because requests would fail."""
+
+_NODE, _CHILD = "#", ":"
+
+
+class NodeLog(NamedTuple):
+    """Log of one attempt of a node.
+
+    Attributes:
+        node: Index of the node.
+        attempt: Number of the job's attempt, from 1.
+        group: The log's group.
+        stream: The log's stream.
+        is_over: Whether the container has ended.
+        stopped_at: Time at which it ended; None if unknown.
+    """
+
+    node: int
+    attempt: int
+    group: str
+    stream: str
+    is_over: bool
+    stopped_at: datetime | None
+
+
+class JobNodes:
+    """A job and the nodes to read.
+
+    Args:
+        job: Description of the entire job.
+        nodes: Descriptions of nodes by index; one that never ran may be missing.
+
+    Attributes:
+        job: Description of the entire job.
+        is_forgotten: Whether the platform no longer knows the job, so that it cannot be running.
+    """
+
+    def __init__(self, job: JobDetail, nodes: Mapping[int, JobDetail]) -> None:
+        self.job = job
+        self._nodes = dict(nodes)
+        self.is_forgotten = False
+        self._is_confirmed = True
+        self._over_s = 0.0
+        self._over_since: float | None = None
+
+    def update(
+        self, found: Mapping[str, JobDetail], nodes: Iterable[int], now: float = 0.0
+    ) -> None:
+        """Record the platform's current descriptions.
+
+        Args:
+            found: Descriptions by ID.
+            nodes: Indexes of the requested nodes.
+            now: The event loop's time.
+        """
+        self._is_confirmed = self.is_over
+        self.job = found.get(self.job.job_id, self.job)
+        if self.is_over:
+            self._over_since = now if self._over_since is None else self._over_since
+            self._over_s = now - self._over_since
+        for index in nodes:
+            detail = found.get(self.job.node_id(index))
+            if detail is not None:
+                self._nodes[index] = detail
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return self.job.nodes or 1
+
+    @property
+    def begun(self) -> datetime:
+        """Time before which no node has written anything."""
+        return (self.job.created_at or datetime(1970, 1, 2, tzinfo=timezone.utc)) - _CLOCKS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no node will run again."""
+        return self.is_forgotten or self.job.status.is_final
+
+    @property
+    def last_attempt(self) -> int:
+        """Number of the latest attempt, which may be about to start."""
+        ended = self.job.attempts
+        return max(1, ended if self.is_over else ended + 1)
+
+    def ids(self, nodes: Iterable[int]) -> list[str]:
+        """Return the IDs for describing the job and some of its nodes."""
+        return list(dict.fromkeys([self.job.job_id, *map(self.job.node_id, nodes)]))
+
+    def chosen(self, nodes: Sequence[int] | None, attempt: int | None, *, follow: bool) -> range:
+        """Return the attempts to read, and check that nodes and attempts exist.
+
+        Args:
+            nodes: Indexes of nodes; None for all.
+            attempt: Number of one attempt; None for all, or for the latest and later ones.
+            follow: Whether to read future output, too.
+
+        Raises:
+            UnknownError: The node or attempt does not exist; the error names the existing ones.
+            FarcallError: The job is an array job.
+        """
+        job, last = self.job, self.last_attempt
+        if job.array_size:
+            raise FarcallError(
+                f"job {job.job_id} is an array of {job.array_size} jobs, each with its own "
+                f"log. Name one of them, for example {job.job_id}:0."
+            )
+        for node in nodes or ():
+            if not 0 <= node < self.count:
+                there = "only node 0" if self.count == 1 else f"nodes 0 to {self.count - 1}"
+                raise UnknownError(f"job {job.job_id} has no node {node}; it has {there}")
+        most = max(last, job.attempts_allowed) if follow and not self.is_over else last
+        if attempt is None:
+            return range(last, most + 1) if follow else range(1, last + 1)
+        if not 1 <= attempt <= most:
+            may = "may have" if most > last else "has had"
+            raise UnknownError(
+                f"job {job.job_id} has no attempt {attempt}: it {may} "
+                f"{counted(most, 'attempt')}, counted from 1"
+            )
+        return range(attempt, attempt + 1)
+
+    def logs(self, index: int) -> list[NodeLog]:
+        """Return the logs of a node, the first attempt first."""
+        detail = self._nodes.get(index)
+        if detail is None:
+            return []
+        found = [
+            NodeLog(index, number, detail.log_group, tried.log_stream, True, tried.stopped_at)
+            for number, tried in self._tried(detail)
+            if tried.log_stream
+        ]
+        if detail.log_stream and detail.log_stream not in {log.stream for log in found}:
+            number, is_over = self._number(detail), not self._goes_on(detail)
+            place = detail.log_group, detail.log_stream
+            found.append(NodeLog(index, number, *place, is_over, detail.stopped_at))
+        return found
+
+    def has_ended(self, index: int, attempt: int | None = None) -> bool:
+        """Return whether a node has no further logs.
+
+        Args:
+            index: The node.
+            attempt: The last relevant attempt; by default any later one.
+        """
+        detail = self._nodes.get(index)
+        if detail is not None and self._goes_on(detail):
+            return False
+        last = self.job.attempts_allowed if attempt is None else attempt
+        is_final = detail is not None and detail.status.is_final
+        if self.is_over or self.job.attempts >= last:
+            # A node's end may be reported a moment after its job's.
+            return is_final or self._is_confirmed or not self.is_over
+        return detail is not None and is_final and self._number(detail) >= last
+
+    def _goes_on(self, node: JobDetail) -> bool:
+        """Return whether a node's container runs; after the job's end it is being stopped."""
+        if self.is_forgotten or node.status is not JobStatus.RUNNING:
+            return False
+        stopped_at = self.job.stopped_at
+        is_old = stopped_at is not None and is_long_ago(stopped_at)
+        return not self.is_over or (self._over_s < _STOPPING_S and not is_old)
+
+    def _tried(self, node: JobDetail) -> list[tuple[int, Attempt]]:
+        """Return a node's finished attempts, each with the number of the job's attempt."""
+        found: list[tuple[int, Attempt]] = []
+        number = 0
+        for tried in node.tried:
+            number = max(number + 1, self._attempt_at(tried.started_at))
+            found.append((number, tried))
+        return found
+
+    def _number(self, node: JobDetail) -> int:
+        """Return the number of the job's attempt in which a node ran last."""
+        tried = self._tried(node)
+        known = {each.log_stream for _, each in tried}
+        if tried and (not node.log_stream or node.log_stream in known):
+            return tried[-1][0]
+        after = tried[-1][0] + 1 if tried else 1
+        return max(after, self._attempt_at(node.started_at))
+
+    def _attempt_at(self, moment: datetime | None) -> int:
+        """Return the job's attempt at a time; 1 if unknown.
+
+        Kubernetes reports whole seconds: a container that began as an attempt ended may belong to
+        that attempt. A node has had fewer attempts than the job if the main node failed before the
+        node started.
+        """
+        if moment is None:
+            return 1
+        stops = [tried.stopped_at for tried in self.job.tried]
+        return 1 + sum(stop is not None and stop < moment for stop in stops)
+
+
+def is_long_ago(moment: datetime) -> bool:
+    """Return whether a container ended so long ago that it has no further output."""
+    return moment < datetime.now(timezone.utc) - _LONG
+
+
+def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[int] | None]:
+    """Split a job ID into job and requested nodes; a node's own ID names both."""
+    job, mark, index = job_id.partition(_NODE)
+    if mark and index.isdecimal() and nodes is None:
+        return job, [int(index)]
+    return job_id, nodes
+
+
+def ids_of(job_id: str, nodes: Iterable[int]) -> list[str]:
+    """Return the IDs to describe before a job is known; some may not exist.
+
+    The job of an array task has no nodes, and neither has a node.
+    """
+    if _CHILD in job_id or _NODE in job_id:
+        return [job_id]
+    return [job_id, *(f"{job_id}{_NODE}{index}" for index in nodes)]
+
+
+# --- Lines of a job's nodes ----------------------------------------------------------------------
+
 
 _PAGE = 1000
 """Maximum lines of one batch to which several logs contribute."""
@@ -98,7 +337,7 @@ class NodeLogs:
         if tail is not None and tail < 0:
             raise ValueError(f"tail is {tail}; use a number of lines, at least 0")
         since, until = (moment and _whole(moment) for moment in (since, until))
-        job_id, nodes = job_nodes.parts_of(job_id, nodes)
+        job_id, nodes = parts_of(job_id, nodes)
         job = await self._look_up(job_id, nodes, follow=follow)
         attempts = job.chosen(nodes, attempt, follow=follow)
         wanted = list(dict.fromkeys(range(job.count) if nodes is None else nodes))
@@ -154,7 +393,7 @@ class NodeLogs:
         """
         began = clock.now()
         while True:
-            ids = job_nodes.ids_of(job_id, nodes or ())
+            ids = ids_of(job_id, nodes or ())
             found = await self.describe(ids)
             job = found.get(job_id)
             if job is not None:
@@ -202,7 +441,7 @@ class _Reading:
         """Record that the container has ended; its last lines may still arrive."""
         if math.isinf(self._settle_s):
             self._quiet_since = clock.now()
-            is_old = stopped_at is not None and job_nodes.is_long_ago(stopped_at)
+            is_old = stopped_at is not None and is_long_ago(stopped_at)
             self._settle_s = 0.0 if is_old else timing.log_settle_s
             self.due = min(self.due, clock.now() + self._settle_s)
 

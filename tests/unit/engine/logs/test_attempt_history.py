@@ -9,8 +9,7 @@ import pytest
 
 from farcall.backends.batch import cloudwatch
 from farcall.backends.batch.backend import BatchBackend
-from farcall.engine.logs.attempt_history import AttemptHistory
-from farcall.engine.logs.reader import LogReader
+from farcall.engine.logs.reader import AttemptHistory, LogReader
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from tests.unit.fakes import TIMING, Clock, store_in_memory

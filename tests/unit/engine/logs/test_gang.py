@@ -5,8 +5,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from farcall.engine.logs import job_nodes
-from farcall.engine.logs.job_nodes import JobNodes
+from farcall.engine.logs import nodes
+from farcall.engine.logs.nodes import JobNodes
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import Attempt, JobStatus
 from tests.unit.nodes import job, moment, node
@@ -135,13 +135,13 @@ def test_array_job_error_names_one_task():
 
 
 def test_node_id_names_job_and_node():
-    assert job_nodes.parts_of("job#3", None) == ("job", [3])
-    assert job_nodes.parts_of("job", [1]) == ("job", [1])
-    assert job_nodes.parts_of("job#x", None) == ("job#x", None)
-    assert job_nodes.parts_of("job#3", [0]) == ("job#3", [0])
+    assert nodes.parts_of("job#3", None) == ("job", [3])
+    assert nodes.parts_of("job", [1]) == ("job", [1])
+    assert nodes.parts_of("job#x", None) == ("job#x", None)
+    assert nodes.parts_of("job#3", [0]) == ("job#3", [0])
 
 
 def test_jobs_without_nodes_are_not_expanded():
-    assert job_nodes.ids_of("job", [1, 2]) == ["job", "job#1", "job#2"]
-    assert job_nodes.ids_of("job:7", [0]) == ["job:7"]
-    assert job_nodes.ids_of("job#1", [0]) == ["job#1"]
+    assert nodes.ids_of("job", [1, 2]) == ["job", "job#1", "job#2"]
+    assert nodes.ids_of("job:7", [0]) == ["job:7"]
+    assert nodes.ids_of("job#1", [0]) == ["job#1"]
