@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import decimal
 import enum
-import fractions
 import functools
 import inspect
 import json
@@ -269,44 +267,22 @@ def _string(value: str) -> str:
     return f"{value[:_LONGEST_STRING]!r}{_MORE}"
 
 
-def _bytes(value: bytes | bytearray) -> str:
+def _bytes(value: bytes) -> str:
     size = len(value)
-    return repr(value) if size <= _LONGEST_STRING // 2 else f"{type(value).__name__}({size})"
-
-
-def _range(value: range) -> str:
-    steps = [value.start, value.stop] + ([value.step] if value.step != 1 else [])
-    return f"range({', '.join(map(_int, steps))})"
-
-
-def _fraction(value: fractions.Fraction) -> str:
-    return f"{_int(value.numerator)}/{_int(value.denominator)}"
-
-
-def _decimal(value: decimal.Decimal) -> str:
-    # Counting the digits would create them, so the size decides: eight bytes have 19 digits.
-    return str(value) if value.__sizeof__() <= _MOST_BITS else "Decimal"
+    return repr(value) if size <= _LONGEST_STRING // 2 else f"bytes({size})"
 
 
 _PLAIN: dict[type, Callable[[Any], str]] = {
     type(None): repr,
-    type(...): repr,
     bool: repr,
     int: _int,
     float: repr,
-    complex: repr,
     str: _string,
     bytes: _bytes,
-    bytearray: _bytes,
-    memoryview: lambda value: f"memoryview({value.nbytes})",
-    range: _range,
-    slice: lambda _: "slice",
     dt.date: str,
     dt.time: lambda value: value.replace(tzinfo=None).isoformat(),
     dt.datetime: lambda value: value.replace(tzinfo=None).isoformat(" "),
     dt.timedelta: str,
-    decimal.Decimal: _decimal,
-    fractions.Fraction: _fraction,
     uuid.UUID: str,
 }
 
