@@ -166,7 +166,7 @@ def note(detail: JobDetail) -> str:
     if detail.status is JobStatus.SUCCEEDED:
         return ""
     said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
-    said.append(detail.told.removeprefix(OWN_REASON))
+    said.append(detail.platform_reason.removeprefix(OWN_REASON))
     return in_a_line("; ".join(filter(None, said)))
 
 

@@ -283,7 +283,8 @@ def of_tried(said: JobDetail | None) -> str:
     if said is None:
         return "no stored result"
     return _in_a_line(
-        said.failure_reason(), f", {said.platform} reports {said.told!r}" if said.told else ""
+        said.failure_reason(),
+        f", {said.platform} reports {said.platform_reason!r}" if said.platform_reason else "",
     )
 
 

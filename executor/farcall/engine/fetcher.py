@@ -156,7 +156,7 @@ def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: 
     if detail is not None:
         # For a job that continues according to the backend, these texts are not about its end.
         if detail.status.is_final:
-            reason, told = detail.reason, detail.told
+            reason, told = detail.reason, detail.platform_reason
         log_url = backend.links(detail).get("log")
     platform = platform_of(backend)
     return About(job.job_id, job.name, reason, told, attempts, log_url=log_url, platform=platform)

@@ -56,7 +56,7 @@ class About(NamedTuple):
     job_id: str
     name: str
     reason: str = ""
-    told: str = ""
+    platform_reason: str = ""
     """The informative part of the reason."""
     attempts: int = 0
     stdout: Bytes = b""
@@ -108,8 +108,8 @@ class About(NamedTuple):
     def tell(self, sentence: str, remedy: str) -> str:
         """Return a message: the failure, the job, the remedy, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
-        if self.told:
-            text += f", {self.platform} reported {self.told!r}"
+        if self.platform_reason:
+            text += f", {self.platform} reported {self.platform_reason!r}"
         text += f". To do: {remedy}."
         text += "".join(f"\n{line}" for line in self.earlier_lines())
         written = self.stderr[-_TAIL_BYTES:].decode(errors="replace").replace("\r\n", "\n")

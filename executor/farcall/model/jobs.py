@@ -276,7 +276,7 @@ class JobDetail:
     # --------------------------------
 
     @property
-    def told(self) -> str:
+    def platform_reason(self) -> str:
         """The platform's reason for the state, without its generic phrases; empty if unknown."""
         return self.reason
 

@@ -210,7 +210,9 @@ def _message(detail: JobDetail) -> str:
         sentence, remedy = detail.waiting()
         return in_a_line(f"{sentence}. To do: {remedy}" if detail.is_blocked else sentence)
     why = _as_command(detail).failure_reason()
-    said = f", {detail.platform} reports {detail.told!r}" if detail.told else ""
+    said = (
+        f", {detail.platform} reports {detail.platform_reason!r}" if detail.platform_reason else ""
+    )
     retried = f", after {counted(detail.attempts, 'attempt')}" if detail.attempts > 1 else ""
     return in_a_line(f"{why.sentence}{said}{retried}. To do: {why.remedy}")
 
@@ -220,7 +222,7 @@ def _structured(detail: JobDetail) -> str:
     if detail.status is not JobStatus.FAILED:
         return NONE
     why = _as_command(detail).failure_reason()
-    said = f" ({detail.told})" if detail.told else ""
+    said = f" ({detail.platform_reason})" if detail.platform_reason else ""
     found: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{said}")}
     if detail.exit_code is not None:
         found["errorCode"] = detail.exit_code

@@ -414,7 +414,7 @@ async def test_lost_host_is_reported(jobs, platform, go):
     assert found.status is JobStatus.FAILED
     assert found.exit_code is None
     assert found.failure_reason().kind is farcall.HostLostError
-    assert found.told
+    assert found.platform_reason
 
     async def ended_in_list() -> JobDetail | None:
         # A Kubernetes Job reports a failure a moment after its pod, and lists read only Jobs.

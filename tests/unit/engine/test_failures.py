@@ -91,4 +91,4 @@ async def test_last_lines_wait_for_log_delay(clock, ago_s, waits_s):
 def test_running_job_has_no_failure_reason(clock):
     detail = BatchJob("job-1", "hello", JobStatus.RUNNING, status_reason="said")
     found = fetcher.about_job(Backend(clock, []), About("job-1", "hello"), detail, 1)
-    assert (found.reason, found.told) == ("", "")
+    assert (found.reason, found.platform_reason) == ("", "")

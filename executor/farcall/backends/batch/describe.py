@@ -42,7 +42,7 @@ class BatchJob(JobDetail):
     """A job, or an array task, as described by Batch."""
 
     @property
-    def told(self) -> str:
+    def platform_reason(self) -> str:
         """Batch's reason for the end, without its uninformative part."""
         return failure_reasons.telling(self.reason)
 

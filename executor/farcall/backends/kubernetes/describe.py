@@ -257,7 +257,7 @@ class KubernetesDetail(JobDetail):
     platform: ClassVar[str] = "Kubernetes"
 
     @property
-    def told(self) -> str:
+    def platform_reason(self) -> str:
         """The informative part of the cluster's reasons for the end."""
         is_hollow = failure_reasons.is_hollow(self.status_reason)
         return self.container_reason if is_hollow else self.reason

@@ -535,7 +535,7 @@ def test_missing_outcome_is_explained_by_failure():
     ],
 )
 def test_only_meaningful_batch_reasons_are_quoted(reason, text):
-    error = failure_reasons.lost(JOB._replace(reason=reason, told=telling(reason)))
+    error = failure_reasons.lost(JOB._replace(reason=reason, platform_reason=telling(reason)))
     assert error.reason == reason
     assert (
         (f"Batch reported {text}" in str(error)) if text else ("Batch reported" not in str(error))

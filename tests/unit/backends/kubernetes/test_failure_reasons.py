@@ -358,7 +358,7 @@ def test_failure_is_named_with_quoted_reason(each):
     found = failure_reason(detail)
     assert found.kind is each.error
     assert each.sentence in found.sentence
-    assert each.told in detail.told
+    assert each.told in detail.platform_reason
     assert "{" not in found.remedy
 
 
