@@ -155,7 +155,7 @@ async def test_closed_pipe_ends_quietly(job):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--grep", "["], 2, "is not a valid Python regular expression"),
+        (["--grep", "["], 2, "is not a valid regular expression"),
         (["--since", "yesterday"], 2, "'yesterday' is not an age"),
         (["--attempt", "0"], 2, "'--attempt'"),
         (["--tail", "-1"], 2, "'--tail'"),

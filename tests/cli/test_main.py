@@ -31,7 +31,6 @@ def test_version_and_help_are_printed() -> None:
         ("covalent resum", "resume"),
         ("logs --timestmaps", "--timestamps"),
         ("list --worflow nightly", "--workflow"),
-        ("list --al", "--all-users"),
         ("run --memroy 4GiB train:fit", "--memory"),
     ],
 )

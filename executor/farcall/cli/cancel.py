@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from farcall.cli import exit_codes, references, tables
-from farcall.cli.common import opened, print_json
+from farcall.cli.common import confirm, opened, print_json
 from farcall.cli.list import chosen_user
 from farcall.cli.printing import say
 from farcall.covalent.cancel import CovalentCompanion
@@ -96,7 +96,7 @@ def cancel_jobs(
     if whole:
         entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
         if not (yes or dry_run) and (idle or cancel.unfinished(entries)):
-            _ask(entries, idle)  # outside of the event loop, which would intercept Ctrl-C
+            _ask(entries, idle)
         found = asyncio.run(_cancel_all(entries, reason, server, dry_run=dry_run))
     else:
         found = asyncio.run(_cancel(queues, job_ids, whose, reason, server, dry_run=dry_run))
@@ -177,13 +177,7 @@ def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     jobs = counted(len(left), "job")
     dispatches = counted(len(idle), "dispatch", "es")
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            f"nothing was cancelled: cancelling {many} requires confirmation, but stdin is not "
-            "a terminal. Use --yes to cancel without a prompt."
-        )
-    if not click.confirm(f"Cancel {many}?", err=True):
-        raise FarcallError("nothing was cancelled")
+    confirm(f"Cancel {many}?", refused="nothing was cancelled")
 
 
 def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:

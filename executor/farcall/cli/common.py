@@ -1,9 +1,11 @@
-"""Helpers that several commands share: times, foreign texts, the session."""
+"""Helpers that several commands share: parameter types, prompts, the session."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
+import sys
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +14,7 @@ import click
 from farcall.cli.printing import say
 from farcall.engine.session import Session, session_for
 from farcall.model import quantities
+from farcall.model.errors import FarcallError
 from farcall.model.settings import Settings
 
 
@@ -46,6 +49,37 @@ def seconds(text: str) -> float:
         return float(text) if text.isdigit() else quantities.span_s(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not a valid duration: {error}") from None
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression for click.
+
+    Raises:
+        click.BadParameter: The text is not a regular expression.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is not a valid regular expression: {error}") from None
+
+
+def confirm(question: str, *, refused: str) -> None:
+    """Prompt for a confirmation, outside of an event loop, which would intercept Ctrl-C.
+
+    Args:
+        question: The prompt.
+        refused: Message without a confirmation, such as ``"nothing was created"``.
+
+    Raises:
+        click.UsageError: stdin is not a terminal.
+        FarcallError: The user declined.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"{refused}: stdin is not a terminal. Use --yes to skip the prompt."
+        )
+    if not click.confirm(question, err=True):
+        raise FarcallError(refused)
 
 
 async def opened() -> tuple[Settings, Session]:

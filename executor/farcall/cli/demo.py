@@ -12,9 +12,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -30,6 +28,7 @@ from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.settings import Settings
+from farcall.operations.catalog import Entry
 
 _EXPERIMENT = """\
 @executor.task
@@ -124,7 +123,8 @@ async def _run(tasks: int) -> None:
     began = time.monotonic()
     with console.status("Starting the local AWS emulator (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = farcall_local.start()
-    with aws, _environment({**os.environ, **aws.environment}):
+    os.environ.update(aws.environment)
+    with aws:
         console.print(f"A local AWS emulator runs on [cyan]{aws.endpoint_url}[/]\n")
         executor = BatchExecutor(vcpu=1, memory=2, time_limit=300)
         async with executor:
@@ -132,7 +132,8 @@ async def _run(tasks: int) -> None:
                 await _train(executor, console),
                 await _sweep(executor, console, tasks),
             ]
-        console.print(_table(rows))
+        entries = [entry for row in rows if (entry := Entry.of(row)) is not None]
+        console.print(tables.table(entries, console.width))
     console.print(f"Total time: {time.monotonic() - began:.1f} s.\n")
     console.print(_next_steps(_NEXT))
 
@@ -223,24 +224,6 @@ async def _ended(job: Job[Any]) -> JobDetail:
     return detail
 
 
-def _table(rows: list[JobDetail]) -> Table:
-    table = Table(title="The jobs, as Batch describes them", title_justify="left")
-    for name in ("job", "name", "tasks", "status"):
-        table.add_column(name, overflow="fold")
-    for name in ("waited", "ran"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            row.job_id[:8],
-            row.name.rpartition("-")[0],
-            str(row.array_size or 1),
-            tables.coloured(row),
-            _seconds(row.created_at, row.started_at),
-            _seconds(row.started_at or row.created_at, row.stopped_at),
-        )
-    return table
-
-
 # --- the web UI -------------------------------------------------------------------------------
 
 
@@ -261,7 +244,8 @@ async def serve_page(port: int) -> None:
     logging.getLogger("farcall").setLevel(logging.ERROR)
     with console.status("Starting the local AWS emulator (S3, Batch, CloudWatch Logs, IAM, STS)"):
         aws = farcall_local.start(cpus=CPUS)
-    with aws, _environment({**os.environ, **aws.environment}):
+    os.environ.update(aws.environment)
+    with aws:
         site = ui.Site(Settings(), ui.Options(port=port))
         work = asyncio.create_task(run_workflows(aws))
         serving = asyncio.ensure_future(
@@ -379,27 +363,9 @@ async def _running(job: Job[Any]) -> None:
 # --- both -------------------------------------------------------------------------------------
 
 
-def _seconds(start: datetime | None, end: datetime | None) -> str:
-    """Return a duration; a dash if start or end is unknown."""
-    return f"{(end - start).total_seconds():.1f} s" if start and end else "-"
-
-
 def _next_steps(commands: Iterable[tuple[str, str]]) -> Panel:
     """Return a panel of commands to try next, with their purposes."""
     following = Table.grid(padding=(0, 3))
     for command, purpose in commands:
         following.add_row(f"[bold]{command}[/]", purpose)
     return Panel(following, title="Next steps", border_style="green")
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Replace the environment variables for the duration of the block."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

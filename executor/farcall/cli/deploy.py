@@ -13,7 +13,7 @@ import click
 
 from farcall.aws.clients import Aws
 from farcall.cli import options_file, stacks
-from farcall.cli.common import seconds
+from farcall.cli.common import confirm, seconds
 from farcall.cli.printing import hand_out, say
 from farcall.deploy import contents, parameters, stack, stack_options
 from farcall.deploy import parameters as wanted
@@ -315,7 +315,7 @@ def deploy(
         if dry_run:
             return
         if not yes:
-            stacks.confirm("Proceed?", refused="nothing was created")
+            confirm("Proceed?", refused="nothing was created")
         state, is_changed, used = asyncio.run(_put(settings, name, plan))
     say(f"stack {name} {'is ready' if is_changed else 'is unchanged'}")
     kind = stack_options.main_kind(state, wanted.compute, there)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from farcall.cli import options_file, stacks
+from farcall.cli.common import confirm
 from farcall.cli.printing import say
 from farcall.deploy import contents, stack_options
 from farcall.deploy.contents import Bucket
@@ -91,7 +92,7 @@ def destroy(
         if dry_run:
             return
         if not yes:
-            stacks.confirm("Proceed?", refused="nothing was deleted")
+            confirm("Proceed?", refused="nothing was deleted")
         asyncio.run(_delete(settings, name, found, gone))
     say(f"stack {name} is deleted")
     for bucket in kept:

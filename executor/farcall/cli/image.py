@@ -22,6 +22,7 @@ import farcall_runtime
 from farcall import deploy
 from farcall.aws.clients import Aws
 from farcall.cli import docker, options_file, stacks
+from farcall.cli.common import confirm
 from farcall.cli.printing import say
 from farcall.deploy.aws_calls import ask
 from farcall.model.errors import FarcallError, ServiceError
@@ -334,7 +335,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     say(f"{option} will be set in {path}")
     if not place.has_repository:
         if not yes:
-            stacks.confirm("Proceed?", refused="nothing was built or pushed")
+            confirm("Proceed?", refused="nothing was built or pushed")
         asyncio.run(_create(settings, repository))
     docker.tag_image(program, tag, name)
     with docker.signed_in(place.registry.host, place.registry.token) as variables:

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.text import Text
 
 from farcall.cli import job_detail_view, references, tables
-from farcall.cli.common import moment, opened, print_json
+from farcall.cli.common import moment, opened, pattern, print_json
 from farcall.cli.printing import say
 from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
@@ -100,21 +100,6 @@ _MOST_TROUBLES = 3
 _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 
-class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Parameter type of a regular expression."""
-
-    name = "regex"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> re.Pattern[str]:
-        """Compile the expression."""
-        try:
-            return re.compile(value)
-        except re.error as error:
-            self.fail(f"{value!r} is not a valid regular expression: {error}", param, ctx)
-
-
 # --- farcall list -----------------------------------------------------------------------------
 
 
@@ -156,7 +141,7 @@ class _Pattern(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option("--children", is_flag=True, help="Also list array tasks and nodes.")
 @click.option(
     "--grep",
-    type=_Pattern(),
+    type=pattern,
     metavar="REGEX",
     help="Only jobs whose name, call or error matches.",
 )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from farcall.cli import exit_codes, references
-from farcall.cli.common import moment, opened
+from farcall.cli.common import moment, opened, pattern
 from farcall.cli.printing import Printer, give_up_stdout, say
 from farcall.engine.logs import reader
 from farcall.engine.session import Session, this_user
@@ -32,15 +32,6 @@ from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 _TOGETHER = 32
 """Maximum number of jobs that are read concurrently."""
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise click.BadParameter(
-            f"{text!r} is not a valid Python regular expression: {error}"
-        ) from None
 
 
 @click.command("logs")
@@ -76,7 +67,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     metavar="N",
     help="Only the last N lines of each job; -f adds new lines.",
 )
-@click.option("--grep", type=_pattern, metavar="REGEX", help="Only lines that match.")
+@click.option("--grep", type=pattern, metavar="REGEX", help="Only lines that match.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with its upload time in UTC.")
 @click.option(
     "-q",

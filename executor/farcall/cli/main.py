@@ -161,10 +161,7 @@ def main() -> None:
 def _run() -> Any:
     """Return the exit code; a command's return value that is not an int counts as 0."""
     try:
-        try:
-            return cli.main(standalone_mode=False)
-        except click.NoSuchOption as error:
-            raise _completed(error) from error
+        return cli.main(standalone_mode=False)
     except click.ClickException as error:
         from farcall.cli.printing import say
 
@@ -177,14 +174,3 @@ def _run() -> Any:
 
         say(f"farcall: {error}", fg="red", err=True)
         return exit_codes.code_of(error)
-
-
-def _completed(error: click.NoSuchOption) -> click.UsageError:
-    """Suggest the options that an unknown option is a prefix of; click suggests none."""
-    params = error.ctx.command.params if error.ctx else ()
-    names = [name for each in params for name in (*each.opts, *each.secondary_opts)]
-    found = [name for name in names if name.startswith(error.option_name)]
-    if not found:
-        return error
-    text = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, found))}?"
-    return click.UsageError(text, ctx=error.ctx)

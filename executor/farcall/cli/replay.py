@@ -15,10 +15,9 @@ from types import FrameType
 import click
 
 from farcall.cli import docker, references, tables
-from farcall.cli.common import opened
+from farcall.cli.common import confirm, opened
 from farcall.cli.printing import say
 from farcall.engine.session import this_user
-from farcall.model.errors import FarcallError
 from farcall.model.terminal import in_a_line
 from farcall.operations import replay
 from farcall.operations.replay import Found
@@ -56,7 +55,7 @@ def replay_job(reference: str | None, call: int | None, *, debug: bool, yes: boo
     found.check_python()
     _tell(found)
     if not yes:
-        _ask()
+        confirm("Run it?", refused="nothing was run")
     with _told_to_end(), tempfile.TemporaryDirectory(prefix="farcall-replay-") as name:
         folder = Path(name)
         asyncio.run(_fetch(found, folder, call, debug=debug))
@@ -88,15 +87,6 @@ def _tell(found: Found) -> None:
         err=True,
     )
     say(f"Its code runs here with {sys.executable} and your permissions.", err=True)
-
-
-def _ask() -> None:
-    if not sys.stdin.isatty():
-        raise FarcallError(
-            "cannot ask for confirmation: stdin is not a terminal. Use --yes to run without a "
-            "prompt."
-        )
-    click.confirm("Run it?", err=True, abort=True)
 
 
 def _variables(found: Found) -> dict[str, str]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from farcall.cli import references
-from farcall.cli.common import opened, print_json
+from farcall.cli.common import confirm, opened, print_json
 from farcall.cli.options import given, resource_options
 from farcall.cli.printing import say
 from farcall.engine.retry import Plan
 from farcall.engine.session import this_user
-from farcall.model.errors import FarcallError, NothingToRetryError, UnknownError
+from farcall.model.errors import NothingToRetryError, UnknownError
 from farcall.model.names import counted, in_queues
 from farcall.model.terminal import in_a_line
 from farcall.operations import retry
@@ -67,7 +66,7 @@ def retry_job(
             print_json([_row(each, options) for each in plans])
         return
     if whole and not yes:
-        _ask(plans)  # outside of the event loop, which would intercept Ctrl-C
+        confirm(f"Submit {counted(len(plans), 'job')}?", refused="nothing was submitted")
     done = asyncio.run(_run(plans, options))
     if as_json:
         print_json([each._asdict() for each in done])
@@ -126,17 +125,6 @@ def _whose(plan: Plan) -> str:
     entry = Entry.of(plan.detail)
     user = entry.user if entry is not None else ""
     return f"a job of {in_a_line(user)}: " if user and user != this_user() else ""
-
-
-def _ask(plans: Sequence[Plan]) -> None:
-    many = counted(len(plans), "job")
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            f"nothing was submitted: submitting {many} requires confirmation, but stdin is not "
-            "a terminal. Use --yes to submit without a prompt."
-        )
-    if not click.confirm(f"Submit {many}?", err=True):
-        raise FarcallError("nothing was submitted")
 
 
 async def _run(plans: Sequence[Plan], options: dict[str, Any]) -> list[Again]:

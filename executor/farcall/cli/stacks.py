@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,25 +117,6 @@ def options_of(path: Path, text: str) -> dict[str, Any]:
         raise FarcallError(
             f"{path} is not valid TOML ({error}). The file is unchanged."
         ) from error
-
-
-def confirm(question: str, *, refused: str) -> None:
-    """Prompt for a confirmation.
-
-    Args:
-        question: The prompt.
-        refused: Message without a confirmation, such as ``"nothing was created"``.
-
-    Raises:
-        click.UsageError: stdin is not a terminal.
-        FarcallError: The user declined.
-    """
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            f"{refused}: stdin is not a terminal. Use --yes to skip the prompt."
-        )
-    if not click.confirm(question, err=True):
-        raise FarcallError(refused)
 
 
 def tell(happened: Event | str) -> None:

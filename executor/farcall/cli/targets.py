@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import difflib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
-import symtable
 import sys
 from collections.abc import Iterable, Iterator
-from importlib.abc import SourceLoader
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -68,17 +64,16 @@ def find(name: str) -> Target:
         )
     is_file = place.endswith(".py")
     with importing(place), contextlib.redirect_stdout(sys.stderr):
-        module = _import_file(Path(place), function) if is_file else _import(place, function)
+        module = _import_file(Path(place)) if is_file else _import(place)
     workflow = Path(place).name if is_file else place
     return Target(name, workflow, _look_up(module, place, function))
 
 
-def _import(name: str, function: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     """Import a module, with the working directory first, as with ``python -m``."""
     _add_to_path(Path.cwd())
     with _as_own_fault(name):
         try:
-            _check_source(importlib.util.find_spec(name), name, function)
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if not error.name or not f"{name}.".startswith(f"{error.name}."):
@@ -90,7 +85,7 @@ def _import(name: str, function: str) -> ModuleType:
     raise click.UsageError(f"no module {missing!r} {where}. {hint}")
 
 
-def _import_file(path: Path, function: str) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     """Import a file under the module name that it has in its own folder."""
     if not path.is_file():
         folder = path.parent
@@ -103,48 +98,11 @@ def _import_file(path: Path, function: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise click.UsageError(f"{path} is not a Python file")
-    _check_source(spec, str(path), function)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _as_own_fault(str(path)):
         spec.loader.exec_module(module)
     return module
-
-
-def _check_source(spec: ModuleSpec | None, place: str, function: str) -> None:
-    """Check for the function's name in the source, before the module's own code runs.
-
-    Names that are created at run time are not visible, so a source that can create names is never
-    rejected.
-
-    Raises:
-        click.UsageError: The source does not contain the name.
-    """
-    if spec is None or not isinstance(spec.loader, SourceLoader) or spec.origin is None:
-        return
-    try:
-        source = spec.loader.get_source(spec.name) or ""
-        table = symtable.symtable(source, spec.origin, "exec")
-        tree = ast.parse(source)
-    except (ImportError, SyntaxError, ValueError):
-        return  # the import reports it
-    names = {each.get_name() for each in table.get_symbols()}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in _MAKERS:
-            return
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            return
-        if isinstance(node, ast.Global):
-            names.update(node.names)
-    wanted = function.partition(".")[0]
-    if wanted not in names and "__getattr__" not in names:
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        hint = _near(wanted, (each.name for each in tree.body if isinstance(each, functions)))
-        raise click.UsageError(f"{place} has no function {function!r}. {hint}")
-
-
-_MAKERS = {"exec", "globals", "locals", "setattr", "vars"}
-"""Functions with which a module can create names that its source does not show."""
 
 
 def _is_free(path: Path) -> bool:

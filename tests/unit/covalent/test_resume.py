@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
 
-from farcall.cli.covalent import Resumed, resume
+from farcall.cli.covalent import resume_dispatches
 from farcall.model.errors import FarcallError
 
 
@@ -18,6 +19,11 @@ def manifest(*nodes):
     ]
     lattice = {"metadata": {"name": "flow"}, "transport_graph": {"nodes": listed}}
     return json.dumps({"lattice": lattice}).encode()
+
+
+def resume(dispatch_id, address):
+    words = [dispatch_id, "--server", address]
+    return CliRunner().invoke(resume_dispatches, words, catch_exceptions=False).output
 
 
 def asked(answering):
@@ -36,7 +42,10 @@ def test_unfinished_own_tasks_are_resumed(answering):
             ("dask", "COMPLETED"),
         ),
     )
-    assert list(resume(["d/1"], address)) == [Resumed("d/1", "flow", [0, 2], [3])]
+    assert resume("d/1", address) == (
+        "d/1 (flow): 2 unfinished tasks\n"
+        "  nodes 3 ran on other executors, which cannot resume them\n"
+    )
     assert asked(answering) == [
         f"/api/v2/dispatches/d%2F1/electrons/{number}/job" for number in (0, 2)
     ]
@@ -44,13 +53,13 @@ def test_unfinished_own_tasks_are_resumed(answering):
 
 def test_finished_dispatch_queries_one_task(answering):
     address = answering(200, manifest(("dask", "COMPLETED"), *[("awsbatch", "COMPLETED")] * 2))
-    assert list(resume(["d"], address)) == [Resumed("d", "flow", [], [])]
+    assert resume("d", address) == "d (flow): 0 unfinished tasks\n"
     assert asked(answering) == ["/api/v2/dispatches/d/electrons/1/job"]
 
 
 def test_foreign_dispatch_is_left_alone(answering):
     address = answering(200, manifest(("dask", "RUNNING")))
-    assert list(resume(["d"], address)) == [Resumed("d", "flow", [], [0])]
+    assert "  nodes 0 ran on other executors" in resume("d", address)
     assert asked(answering) == []
 
 
@@ -59,5 +68,5 @@ def test_foreign_dispatch_is_left_alone(answering):
 )
 def test_response_of_other_format_is_rejected(answering, body):
     with pytest.raises(FarcallError, match="is not a Covalent 0.240 server"):
-        list(resume(["d"], answering(200, body)))
+        resume("d", answering(200, body))
     assert asked(answering) == []
