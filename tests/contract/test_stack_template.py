@@ -118,7 +118,7 @@ def test_template_defaults_match_the_command(template):
         for name, each in template["Parameters"].items()
         if "Default" in each
     }
-    assert there == parameters.merged(parameters.Wanted(), {}, "farcall")
+    assert there == parameters.merged(parameters.requested(), {}, "farcall")
 
 
 def test_idle_stack_has_no_costs(template):

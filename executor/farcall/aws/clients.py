@@ -18,6 +18,7 @@ import socket
 import ssl
 import time
 import weakref
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -540,9 +541,7 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
     try:
         reply: dict[str, Any] = await getattr(client, operation)(**parameters)
     except error_translation.ALL as error:
-        name = client.meta.method_to_api_mapping[operation]
-        url = client.meta.endpoint_url
-        raise error_translation.explain(name, error, url) from error_translation.showable(error)
+        raise _explained(client, operation, error) from error_translation.showable(error)
     # botocore treats a response that is not JSON as an empty one.
     about = reply.get("ResponseMetadata", {})
     is_page = "html" in about.get("HTTPHeaders", {}).get("content-type", "")
@@ -550,6 +549,24 @@ async def call(client: Any, operation: str, **parameters: Any) -> dict[str, Any]
         name = client.meta.method_to_api_mapping[operation]
         raise error_translation.explain_other(name, client.meta.endpoint_url, "a web page")
     return reply
+
+
+async def pages(client: Any, operation: str, **parameters: Any) -> AsyncIterator[dict[str, Any]]:
+    """Yield all pages of an operation of a botocore client.
+
+    Raises:
+        ServiceError: The service refused or could not be reached.
+    """
+    try:
+        async for page in client.get_paginator(operation).paginate(**parameters):
+            yield page
+    except error_translation.ALL as error:
+        raise _explained(client, operation, error) from error_translation.showable(error)
+
+
+def _explained(client: Any, operation: str, error: Exception) -> ServiceError:
+    name = client.meta.method_to_api_mapping[operation]
+    return error_translation.explain(name, error, client.meta.endpoint_url)
 
 
 def keep_events(

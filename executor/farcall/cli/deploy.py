@@ -16,9 +16,8 @@ from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm, seconds
 from farcall.cli.printing import hand_out, say
 from farcall.deploy import contents, parameters, stack, stack_options
-from farcall.deploy import parameters as wanted
 from farcall.deploy.aws_calls import ask
-from farcall.deploy.parameters import KINDS, Wanted
+from farcall.deploy.parameters import EC2, FARGATE, FARGATE_SPOT, INSTANCES, KINDS, SPOT
 from farcall.deploy.stack import Stack, State
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.names import counted, named
@@ -126,12 +125,12 @@ async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
 
 
 _STANDARD = {
-    wanted.EC2: ("ec2", "L-1216C47A"),
-    wanted.SPOT: ("ec2", "L-34B43A08"),
-    wanted.FARGATE: ("fargate", "L-3032A538"),
-    wanted.FARGATE_SPOT: ("fargate", "L-36FBB829"),
+    EC2: ("ec2", "L-1216C47A"),
+    SPOT: ("ec2", "L-34B43A08"),
+    FARGATE: ("fargate", "L-3032A538"),
+    FARGATE_SPOT: ("fargate", "L-36FBB829"),
 }
-_OF_GPUS = {wanted.EC2: ("ec2", "L-DB2E81BA"), wanted.SPOT: ("ec2", "L-3819A6DF")}
+_OF_GPUS = {EC2: ("ec2", "L-DB2E81BA"), SPOT: ("ec2", "L-3819A6DF")}
 """By kind of compute: service and code of the vCPU quota.
 
 The quotas cover the
@@ -142,20 +141,20 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html
 """
 
 
-async def warnings(access: Aws, parameters: Mapping[str, str]) -> list[str]:
+async def warnings(access: Aws, after: Mapping[str, str]) -> list[str]:
     """Return warnings for quotas that are lower than the queues' maximum.
 
     Quotas that cannot be read cause no warning, nor do stacks with named instance types.
     """
-    kinds = wanted.compute(parameters)
-    quotas = _STANDARD | (_OF_GPUS if parameters["Gpu"] == "true" else {})
-    if parameters["InstanceTypes"]:
-        kinds = [kind for kind in kinds if kind not in wanted.INSTANCES]
+    kinds = parameters.compute(after)
+    quotas = _STANDARD | (_OF_GPUS if after["Gpu"] == "true" else {})
+    if after["InstanceTypes"]:
+        kinds = [kind for kind in kinds if kind not in INSTANCES]
     found = await asyncio.gather(*(_quota(access, *quotas[kind]) for kind in kinds))
-    most = int(parameters["MaxVcpus"])
+    most = int(after["MaxVcpus"])
     return [
         (
-            f"the account's quota is {vcpus:g} vCPUs of {wanted.KINDS[kind].text} at a time, but "
+            f"the account's quota is {vcpus:g} vCPUs of {KINDS[kind].text} at a time, but "
             f"the queue may start {most}: a job that requests more than {vcpus:g} waits "
             "indefinitely. Run `aws service-quotas request-service-quota-increase --service-code "
             f"{quotas[kind][0]} --quota-code {quotas[kind][1]} --desired-value {most}` to request "
@@ -290,16 +289,15 @@ def deploy(
     if is_template:
         hand_out(stack.template())
         return
-    wanted = Wanted(
-        compute=tuple(dict.fromkeys(compute)),
+    wanted = parameters.requested(
+        compute=compute,
         max_vcpus=max_vcpus,
-        instance_types=None if instance_types is None else tuple(_listed(instance_types)),
+        instance_types=None if instance_types is None else _listed(instance_types),
         gpu=gpu,
         arm64=arm64,
         warm_s=warm,
         permissions_boundary=permissions_boundary,
     )
-    parameters.check(wanted)
     given = _tags(tags)
     settings = stacks.batch_settings(region, "farcall deploy")
     path = path or options_file.in_force()
@@ -318,7 +316,7 @@ def deploy(
             confirm("Proceed?", refused="nothing was created")
         state, is_changed, used = asyncio.run(_put(settings, name, plan))
     say(f"stack {name} {'is ready' if is_changed else 'is unchanged'}")
-    kind = stack_options.main_kind(state, wanted.compute, there)
+    kind = stack_options.main_kind(state, compute, there)
     is_public = plan.network.is_public
     values = stack_options.options(state, used, kind=kind, is_public=is_public, there=there)
     options_file.put(path, before, values)
@@ -330,7 +328,7 @@ def deploy(
 async def _plan(
     settings: Settings,
     name: str,
-    wanted: Wanted,
+    wanted: Mapping[str, str],
     tags: Mapping[str, str],
     place: tuple[str, list[str]],
     path: Path,
@@ -395,11 +393,11 @@ def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> 
         f"  bucket      {name}-bucket-..., encrypted, not public; {what} are kept for 30 days",
         f"  log group   /farcall/{name}, whose lines are kept for 30 days",
         "  roles       for jobs, for ECS, which starts them"
-        + (", and for instances" if set(kinds) & set(parameters.INSTANCES) else ""),
+        + (", and for instances" if set(kinds) & set(INSTANCES) else ""),
     ]
     for kind in kinds:
         text = f"{name}-{kind}: {KINDS[kind].text}, up to {after['MaxVcpus']} vCPUs"
-        if kind in parameters.INSTANCES:
+        if kind in INSTANCES:
             text += f", {_instances(after)}"
         elif after["Architecture"] == "arm64":
             text += ", arm64"
@@ -449,8 +447,8 @@ def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
     for other, queue in stack_options.queues(state).items():
         if other != kind:
             more = ""
-            is_fargate = other not in parameters.INSTANCES
-            if is_fargate != (kind not in parameters.INSTANCES):
+            is_fargate = other not in INSTANCES
+            if is_fargate != (kind not in INSTANCES):
                 more = " and another job_definition_extra"
             say(f"to use {KINDS[other].text}: queue={queue!r}{more}")
     sys.stdout.flush()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import re
 import shlex
@@ -96,45 +94,10 @@ def _read(path: Path) -> bytes:
     return content
 
 
-# --- Container registry of an account, ECR: its password, and its repositories ------------------
-#
-# Source:
-#     https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
+# --- Container registry of an account, ECR ------------------------------------------------------
 
 
 POLICY = "the policy for pushing images is docs/iam/pusher.json"
-
-
-@dataclass(frozen=True)
-class Registry:
-    """Login data of a registry.
-
-    Attributes:
-        host: The registry's host, with a port if needed; image names begin with it.
-        token: ``user:password`` in base64, valid for 12 hours.
-    """
-
-    host: str
-    token: str = field(repr=False)
-
-
-async def sign_in(access: Aws) -> Registry:
-    """Request the registry's password.
-
-    Raises:
-        FarcallError: The response is not a password.
-        ServiceError: An ECR call failed.
-    """
-    reply = await ask(access, "ecr", "get_authorization_token", policy=POLICY)
-    data = reply["authorizationData"][0]
-    host, token = urlsplit(data["proxyEndpoint"]).netloc, data["authorizationToken"]
-    try:
-        user, mark, _ = base64.b64decode(token, validate=True).partition(b":")
-    except binascii.Error:
-        user, mark = b"", b""
-    if not (host and user and mark):
-        raise FarcallError(f"ECR in {access.region} returned no password for a registry")
-    return Registry(host, token)
 
 
 async def has_repository(access: Aws, name: str) -> bool:
@@ -168,12 +131,6 @@ async def create_repository(access: Aws, name: str) -> None:
 _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
 _PLATFORMS = {"x86_64": "linux/amd64", "arm64": "linux/arm64"}
-_MOST = 255
-"""Maximum length of the option in characters, as in Batch's job definitions."""
-_DIGEST = f"sha256:{64 * '0'}"
-
-_REPOSITORY = re.compile(r"(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/)*[a-z0-9]+(?:[._-][a-z0-9]+)*")
-"""https://docs.aws.amazon.com/AmazonECR/latest/APIReference/API_CreateRepository.html"""
 
 
 @click.group("image")
@@ -276,17 +233,6 @@ def build(
     say(f"next: farcall image push{named}", err=True)
 
 
-def _repository(context: click.Context, parameter: click.Parameter, name: str) -> str:
-    if not _REPOSITORY.fullmatch(name) or not 2 <= len(name) <= 256:
-        raise click.BadParameter(
-            f"{name!r} is not valid: use 2 to 256 lowercase letters and digits, with single "
-            "'.', '_', '-' and '/' between them",
-            context,
-            parameter,
-        )
-    return name
-
-
 @image.command("push")
 @click.argument("tag", default=_TAG)
 @click.option(
@@ -294,7 +240,6 @@ def _repository(context: click.Context, parameter: click.Parameter, name: str) -
     metavar="NAME",
     default="farcall",
     show_default=True,
-    callback=_repository,
     help="ECR repository; created if it does not exist.",
 )
 @stacks.stack_region
@@ -320,13 +265,8 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     program = docker.find_engine("farcall image push")
     found = _look_at(program, tag)
     place = asyncio.run(_look_around(settings, repository))
-    target = f"{place.registry.host}/{repository}"
-    if len(f"{target}@{_DIGEST}") > _MOST:
-        raise FarcallError(
-            f"--repository: the image name {target}@{_DIGEST[:7]}... would exceed the maximum "
-            f"of {_MOST} characters of {option}. Choose a shorter name."
-        )
-    name = f"{target}:{_short(found)}"
+    # The tag is unique per content, so that no image is replaced.
+    name = f"{place.host}/{repository}:{found['Id'].rpartition(':')[2][:12]}"
     say(f"image {tag} ({found['Os']}/{found['Architecture']}) will be pushed to {in_a_line(name)}")
     if not place.has_repository:
         say(
@@ -338,7 +278,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
             confirm("Proceed?", refused="nothing was built or pushed")
         asyncio.run(_create(settings, repository))
     docker.tag_image(program, tag, name)
-    with docker.signed_in(place.registry.host, place.registry.token) as variables:
+    with docker.signed_in(place.host, place.token) as variables:
         code = docker.run([program, "push", name], variables)
     if code:
         raise FarcallError(
@@ -351,9 +291,21 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
 
 @dataclass(frozen=True)
 class _Destination:
-    """Destination of an image."""
+    """Destination of an image, with the registry's login data.
 
-    registry: Registry
+    Attributes:
+        host: The registry's host, with a port if needed; image names begin with it.
+        token: ``user:password`` in base64, valid for 12 hours.
+        region: The registry's region.
+        account: The account's ID, 12 digits.
+        has_repository: Whether the repository exists.
+
+    Source:
+        https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
+    """
+
+    host: str
+    token: str = field(repr=False)
     region: str
     account: str
     has_repository: bool
@@ -361,8 +313,11 @@ class _Destination:
 
 async def _look_around(settings: Settings, repository: str) -> _Destination:
     async with stacks.opened(settings) as access:
+        reply = await ask(access, "ecr", "get_authorization_token", policy=POLICY)
+        data = reply["authorizationData"][0]
         return _Destination(
-            await sign_in(access),
+            urlsplit(data["proxyEndpoint"]).netloc,
+            data["authorizationToken"],
             access.region,
             await access.account(),
             await has_repository(access, repository),
@@ -390,11 +345,6 @@ def _look_at(program: str, tag: str) -> dict[str, Any]:
             "or base your own image on such an image (FROM)."
         )
     return found
-
-
-def _short(found: dict[str, Any]) -> str:
-    """Return the repository tag, unique per content so that no image is replaced."""
-    return str(found["Id"]).rpartition(":")[2][:12]
 
 
 def _uri(program: str, name: str) -> str:

@@ -104,7 +104,7 @@ async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> Non
     loop = asyncio.get_running_loop()
     site = ui.Site(settings, options)
     about = await site.about()  # report invalid credentials at once
-    account = await site.account_id()
+    account = await (await site.account.session()).aws.account()
 
     def started(served: ui.Served) -> None:
         _warn(options.host)

@@ -37,7 +37,7 @@ class _Share:
 
 
 class CovalentCompanion:
-    """Covalent's server as a `farcall.operations.cancel.Companion`."""
+    """Covalent's server, which is notified if jobs that it submitted are cancelled."""
 
     def __init__(self, server: Covalent) -> None:
         self._server = server
@@ -60,7 +60,16 @@ class CovalentCompanion:
     async def tell(
         self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
     ) -> dict[str, str]:
-        """Cancel the nodes of jobs in Covalent; see `Companion.tell`."""
+        """Cancel the nodes of jobs in Covalent.
+
+        Args:
+            session: Open clients.
+            entries: Jobs by ID; jobs that do not belong to the server are ignored.
+            whole: Dispatches to cancel completely, with tasks that have not started.
+
+        Returns:
+            Job ID to error, for jobs that could not be notified.
+        """
         electrons = {job_id: each for job_id, each in entries.items() if each.workflow.dispatch}
         if not electrons:
             return {}
@@ -86,7 +95,7 @@ class CovalentCompanion:
         return untold
 
     async def going(self, dispatches: Collection[str]) -> list[str]:
-        """Return the unfinished dispatches; see `Companion.going`."""
+        """Return the unfinished dispatches; empty if the server is unreachable."""
         try:
             unfinished = await asyncio.to_thread(self._server.unfinished, sorted(dispatches))
         except FarcallError:
@@ -94,7 +103,7 @@ class CovalentCompanion:
         return [dispatch for dispatch, is_going in unfinished.items() if is_going]
 
     async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
-        """Cancel entire dispatches; see `Companion.tell_whole`."""
+        """Cancel entire dispatches; return the error for each that failed."""
         shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
         refused = await _cancel(self._server, shares)
         return {dispatch: why for why, those in refused for dispatch in those}

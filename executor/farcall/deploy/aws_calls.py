@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from farcall.aws import clients, error_translation
@@ -34,15 +36,26 @@ async def ask(
     Raises:
         ServiceError: The service rejected the request or could not be reached.
     """
-    try:
+    with _naming_action(service, policy):
         return await clients.call(await access.client(service), operation, **parameters)
+
+
+async def pages(
+    access: Aws, service: str, operation: str, **parameters: Any
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield all pages of an operation that returns lists; see `ask`."""
+    with _naming_action(service, POLICY):
+        async for page in clients.pages(await access.client(service), operation, **parameters):
+            yield page
+
+
+@contextlib.contextmanager
+def _naming_action(service: str, policy: str) -> Iterator[None]:
+    try:
+        yield
     except ServiceError as error:
         if not error_translation.is_denied(error):
             raise
-        action = _ACTIONS.get(error.operation, _action(service, error.operation))
+        prefix = "servicequotas" if service == "service-quotas" else service
+        action = _ACTIONS.get(error.operation, f"{prefix}:{error.operation}")
         raise error_translation.like(error, f"{error} (action {action}); {policy}") from error
-
-
-def _action(service: str, operation: str) -> str:
-    prefix = "servicequotas" if service == "service-quotas" else service
-    return f"{prefix}:{operation}"

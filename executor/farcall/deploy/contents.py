@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farcall.aws.clients import Aws
-from farcall.deploy.aws_calls import ask
+from farcall.deploy.aws_calls import ask, pages
 from farcall.model.errors import FarcallError, ServiceError
 
 TAG = "farcall:stack"
@@ -50,8 +50,9 @@ async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
     for queue in queues:
         for status in _UNFINISHED:
             wanted = {"jobQueue": queue, "jobStatus": status}
-            jobs = _pages(access, "batch", "list_jobs", "jobSummaryList", **wanted)
-            found += [f"{job['jobName']} ({job['jobId']}, {status})" async for job in jobs]
+            async for page in pages(access, "batch", "list_jobs", **wanted):
+                jobs = page["jobSummaryList"]
+                found += [f"{job['jobName']} ({job['jobId']}, {status})" for job in jobs]
     return found
 
 
@@ -62,9 +63,8 @@ async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
         return []
     return [
         each["jobDefinitionArn"]
-        async for each in _pages(
-            access, "batch", "describe_job_definitions", "jobDefinitions", status="ACTIVE"
-        )
+        async for page in pages(access, "batch", "describe_job_definitions", status="ACTIVE")
+        for each in page["jobDefinitions"]
         if each["jobDefinitionName"].startswith(_DEFINITIONS)
         and any(arn.endswith(ends) for arn in _roles_of(each))
     ]
@@ -151,43 +151,16 @@ async def _count(access: Aws, bucket: str) -> int:
 
 async def _objects(access: Aws, bucket: str) -> AsyncIterator[list[dict[str, str]]]:
     """Yield pages of a bucket's objects with their versions."""
-    more: dict[str, str] = {}
-    while True:
-        reply = await ask(access, "s3", "list_object_versions", Bucket=bucket, **more)
-        found = [*reply.get("Versions", ()), *reply.get("DeleteMarkers", ())]
+    async for page in pages(access, "s3", "list_object_versions", Bucket=bucket):
+        found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
         if found:
             yield [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
-        if not reply.get("IsTruncated"):
-            return
-        more = {"KeyMarker": reply["NextKeyMarker"]}
-        if reply.get("NextVersionIdMarker"):
-            more["VersionIdMarker"] = reply["NextVersionIdMarker"]
 
 
 async def _uploads(access: Aws, bucket: str) -> AsyncIterator[dict[str, str]]:
-    more: dict[str, str] = {}
-    while True:
-        reply = await ask(access, "s3", "list_multipart_uploads", Bucket=bucket, **more)
-        for each in reply.get("Uploads", ()):
+    async for page in pages(access, "s3", "list_multipart_uploads", Bucket=bucket):
+        for each in page.get("Uploads", ()):
             yield {"Key": each["Key"], "UploadId": each["UploadId"]}
-        if not reply.get("IsTruncated"):
-            return
-        more = {
-            "KeyMarker": reply["NextKeyMarker"],
-            "UploadIdMarker": reply["NextUploadIdMarker"],
-        }
-
-
-async def _pages(
-    access: Aws, service: str, operation: str, part: str, **wanted: Any
-) -> AsyncIterator[dict[str, Any]]:
-    while True:
-        reply = await ask(access, service, operation, **wanted)
-        for each in reply.get(part, ()):
-            yield each
-        if not reply.get("nextToken"):
-            return
-        wanted["nextToken"] = reply["nextToken"]
 
 
 def _roles_of(definition: Mapping[str, Any]) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from farcall.model.errors import FarcallError
 
@@ -57,34 +56,65 @@ _BOUNDARY = re.compile(r"arn:[a-z-]+:iam::(\d{12}|aws):policy/.+")
 _PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]*")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Requested parameters; None, or no kind, keeps the current value or the default.
+def requested(
+    *,
+    compute: Sequence[str] = (),
+    max_vcpus: int | None = None,
+    instance_types: Sequence[str] | None = None,
+    gpu: bool | None = None,
+    arm64: bool | None = None,
+    warm_s: float | None = None,
+    permissions_boundary: str | None = None,
+) -> dict[str, str]:
+    """Return requested parameters; None, or no kind of compute, requests nothing.
 
-    Attributes:
-        compute: Kinds of compute from `KINDS`, the main one first.
+    Args:
+        compute: Kinds of compute from `KINDS`.
         max_vcpus: Maximum vCPUs of each kind.
         instance_types: Instance types or families; empty for Batch's choice.
         gpu: Whether instances have GPUs.
         arm64: Whether instances have ARM processors.
         warm_s: Seconds for which an idle instance is retained; 0 for Batch's default.
         permissions_boundary: ARN of a policy; empty for none.
+
+    Raises:
+        FarcallError: A value is invalid; the message names the option.
     """
+    wrong = [each for each in instance_types or () if not _TYPE.fullmatch(each)]
+    if wrong:
+        raise FarcallError(
+            f"--instance-types has {wrong[0]!r}; use types such as m7i.large, families such as "
+            "c7i, or Batch's default_x86_64 and default_arm64"
+        )
+    minutes = (warm_s or 0) / 60
+    if minutes and (not _SHORTEST_MIN <= minutes <= _LONGEST_MIN or minutes % 1):
+        raise FarcallError(
+            f"--warm is {warm_s:g} s; use whole minutes from {_SHORTEST_MIN}m to 1w, or 0 "
+            "to let Batch decide when to terminate idle instances"
+        )
+    if permissions_boundary and not _BOUNDARY.fullmatch(permissions_boundary):
+        raise FarcallError(
+            f"--permissions-boundary is {permissions_boundary!r}; use the ARN of a policy, such "
+            "as arn:aws:iam::111122223333:policy/boundary"
+        )
+    found: dict[str, Any] = {
+        "MaxVcpus": max_vcpus,
+        "InstanceTypes": None if instance_types is None else ",".join(instance_types),
+        "Architecture": None if arm64 is None else "arm64" if arm64 else "x86_64",
+        "Gpu": None if gpu is None else _truth(gpu),
+        "WarmMinutes": None if warm_s is None else round(minutes),
+        "PermissionsBoundary": permissions_boundary,
+    }
+    if compute:
+        found |= {kind.parameter: _truth(name in compute) for name, kind in KINDS.items()}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
-    compute: tuple[str, ...] = ()
-    max_vcpus: int | None = None
-    instance_types: tuple[str, ...] | None = None
-    gpu: bool | None = None
-    arm64: bool | None = None
-    warm_s: float | None = None
-    permissions_boundary: str | None = None
 
-
-def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, str]:
+def merged(wanted: Mapping[str, str], before: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Return all parameters except the network's.
 
     Args:
-        wanted: The requested parameters, already checked.
+        wanted: The `requested` parameters.
         before: Parameters of the existing stack; empty for a new stack.
         prefix: The option ``prefix``.
 
@@ -94,37 +124,12 @@ def merged(wanted: Wanted, before: Mapping[str, str], prefix: str) -> dict[str, 
     if not _PREFIX.fullmatch(prefix):
         raise FarcallError(f"prefix is {prefix!r}: use letters, digits and ! _ . * ' ( ) / -")
     before = {name: value for name, value in before.items() if name in _DEFAULTS}
-    found = {**_DEFAULTS, **before, **_asked(wanted)}
+    found = {**_DEFAULTS, **before, **wanted}
     changed = any(found[name] != before.get(name, found[name]) for name in ("Architecture", "Gpu"))
-    if changed and wanted.instance_types is None:
+    if changed and "InstanceTypes" not in wanted:
         found["InstanceTypes"] = ""  # the current types suit the previous hardware
     _check_together(found)
     return found | {"KeyPrefix": f"{prefix}/" if prefix else ""}
-
-
-def _asked(wanted: Wanted) -> dict[str, str]:
-    """Return the requested parameters."""
-    found: dict[str, str] = {}
-    if wanted.compute:
-        found = {kind.parameter: _truth(name in wanted.compute) for name, kind in KINDS.items()}
-    asked = {
-        "MaxVcpus": _text(wanted.max_vcpus),
-        "InstanceTypes": _text(wanted.instance_types),
-        "Architecture": None if wanted.arm64 is None else "arm64" if wanted.arm64 else "x86_64",
-        "Gpu": _text(wanted.gpu),
-        "WarmMinutes": _text(None if wanted.warm_s is None else round(wanted.warm_s / 60)),
-        "PermissionsBoundary": wanted.permissions_boundary,
-    }
-    return found | {name: value for name, value in asked.items() if value is not None}
-
-
-def _text(value: int | tuple[str, ...] | None) -> str | None:
-    """Return a value in a parameter's format, or None."""
-    if isinstance(value, bool):
-        return _truth(value)
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return None if value is None else str(value)
 
 
 def compute(parameters: Mapping[str, str]) -> list[str]:
@@ -134,33 +139,6 @@ def compute(parameters: Mapping[str, str]) -> list[str]:
 
 def _truth(value: bool) -> str:
     return _YES if value else _NO
-
-
-def check(wanted: Wanted) -> None:
-    """Reject invalid values of single options.
-
-    Raises:
-        FarcallError: The message names the option.
-    """
-    wrong = [each for each in wanted.instance_types or () if not _TYPE.fullmatch(each)]
-    if wrong:
-        raise FarcallError(
-            f"--instance-types has {wrong[0]!r}; use types such as m7i.large, families such as "
-            "c7i, or Batch's default_x86_64 and default_arm64"
-        )
-    warm_s = wanted.warm_s or 0
-    minutes = warm_s / 60
-    if warm_s and (not _SHORTEST_MIN <= minutes <= _LONGEST_MIN or minutes % 1):
-        raise FarcallError(
-            f"--warm is {warm_s:g} s; use whole minutes from {_SHORTEST_MIN}m to 1w, or 0 "
-            "to let Batch decide when to terminate idle instances"
-        )
-    boundary = wanted.permissions_boundary
-    if boundary and not _BOUNDARY.fullmatch(boundary):
-        raise FarcallError(
-            f"--permissions-boundary is {boundary!r}; use the ARN of a policy, such as "
-            "arn:aws:iam::111122223333:policy/boundary"
-        )
 
 
 def _check_together(found: Mapping[str, str]) -> None:

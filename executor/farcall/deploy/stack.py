@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from farcall.aws.clients import Aws
-from farcall.deploy.aws_calls import POLICY, ask
+from farcall.deploy.aws_calls import POLICY, ask, pages
 from farcall.model.errors import FarcallError, ServiceError
 
 _FIRST_POLL_S, _LAST_POLL_S, _SLOWER = 0.25, 3.0, 1.3
@@ -268,10 +268,9 @@ class Stack:
 
     async def _events(self, stack_id: str) -> AsyncIterator[Event]:
         """Yield the events of the stack, the newest first."""
-        more: dict[str, str] = {}
-        while True:
-            reply = await self._ask("describe_stack_events", StackName=stack_id, **more)
-            for each in reply["StackEvents"]:
+        found = pages(self._access, _SERVICE, "describe_stack_events", StackName=stack_id)
+        async for page in found:
+            for each in page["StackEvents"]:
                 yield Event(
                     each["EventId"],
                     each["LogicalResourceId"],
@@ -280,9 +279,6 @@ class Stack:
                     each.get("ResourceStatusReason", ""),
                     each["Timestamp"],
                 )
-            if not reply.get("NextToken"):
-                return
-            more = {"NextToken": reply["NextToken"]}
 
     async def _follow(self, stack_id: str, since: str) -> tuple[State | None, list[Event]]:
         """Report events until no operation is in progress.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from farcall.backends.base import platform_of
 from farcall.engine.session import Session
@@ -15,36 +15,11 @@ from farcall.model.jobs import JobDetail
 from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry
 
+if TYPE_CHECKING:
+    from farcall.covalent.cancel import CovalentCompanion
+
 OTHER_USER = "other user"
 NODE = "node"
-
-
-class Companion(Protocol):
-    """Server that is notified if jobs that it submitted are cancelled: Covalent's."""
-
-    @property
-    def address(self) -> str:
-        """URL of the server."""
-
-    async def tell(
-        self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
-    ) -> dict[str, str]:
-        """Cancel the server's tasks for some jobs.
-
-        Args:
-            session: Open clients.
-            entries: Jobs by ID; jobs that do not belong to the server are ignored.
-            whole: Workflows to cancel completely, with tasks that have not started.
-
-        Returns:
-            Job ID to error, for jobs that could not be notified.
-        """
-
-    async def going(self, dispatches: Collection[str]) -> list[str]:
-        """Return the workflows that still run on the server; empty if it is unreachable."""
-
-    async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
-        """Cancel whole workflows; return the error for each that failed."""
 
 
 class Cancelled(NamedTuple):
@@ -69,7 +44,7 @@ def unfinished(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry.detail.status.is_final]
 
 
-async def idle(entries: Iterable[Entry], companion: Companion | None) -> list[str]:
+async def idle(entries: Iterable[Entry], companion: CovalentCompanion | None) -> list[str]:
     """Return dispatches that still run in Covalent, but have no unfinished job.
 
     Args:
@@ -86,7 +61,7 @@ async def cancel_all(
     session: Session,
     entries: Sequence[Entry],
     reason: str,
-    companion: Companion | None = None,
+    companion: CovalentCompanion | None = None,
     *,
     dry_run: bool = False,
 ) -> list[Cancelled]:
@@ -104,7 +79,7 @@ async def cancel_all(
     left = unfinished(entries)
     whole = {entry.workflow.dispatch for entry in left}
     job_ids = [entry.detail.job_id for entry in left]
-    done = await _cancel(session, job_ids, reason, companion, whole=whole, dry_run=dry_run)
+    done = await cancel(session, job_ids, reason, companion, whole=whole, dry_run=dry_run)
     waiting = await idle(entries, companion)
     if dry_run:
         return done + [Cancelled(each, "ending", f"{each} would be cancelled") for each in waiting]
@@ -124,9 +99,10 @@ async def cancel(
     session: Session,
     job_ids: Iterable[str],
     reason: str,
-    companion: Companion | None = None,
+    companion: CovalentCompanion | None = None,
     user: str | None = None,
     *,
+    whole: Collection[str] = (),
     dry_run: bool = False,
 ) -> list[Cancelled]:
     """Cancel jobs that farcall submitted, in any state.
@@ -144,6 +120,7 @@ async def cancel(
         reason: Reason that Batch stores, up to 1000 characters.
         companion: Covalent's server, if any.
         user: Only cancel jobs of this user, as `Entry.user`; by default jobs of all users.
+        whole: Dispatches to cancel as a whole in Covalent.
         dry_run: Whether to cancel nothing, and report what would be cancelled as ``ending``.
 
     Returns:
@@ -152,19 +129,6 @@ async def cancel(
     Raises:
         ServiceError: Batch did not return the state of the jobs.
     """
-    return await _cancel(session, job_ids, reason, companion, user=user, dry_run=dry_run)
-
-
-async def _cancel(
-    session: Session,
-    job_ids: Iterable[str],
-    reason: str,
-    companion: Companion | None,
-    *,
-    whole: Collection[str] = (),
-    user: str | None = None,
-    dry_run: bool,
-) -> list[Cancelled]:
     job_ids = list(dict.fromkeys(job_ids))
     found = await Catalog(session.backend).describe(each for each in job_ids if "#" not in each)
     ours = {
@@ -173,11 +137,9 @@ async def _cancel(
         if entry is not None and user in (None, entry.user)
     }
     left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
-    ended = (
-        _Ended({}, {}, {})
-        if dry_run
-        else await _end(session, ours, left, reason, companion, whole)
-    )
+    none: _Ended = ({}, {}, {})
+    ending = none if dry_run else await _end(session, ours, left, reason, companion, whole)
+    refused, untold, later = ending
 
     def tell(job_id: str) -> Cancelled:
         if "#" in job_id:
@@ -185,8 +147,8 @@ async def _cancel(
         entry = ours.get(job_id)
         if entry is None:
             return _left_alone(session, job_id, found)
-        error = ended.refused.get(job_id) or ended.refused.get(job_id.partition(":")[0])
-        detail = ended.later.get(job_id, entry.detail)
+        error = refused.get(job_id) or refused.get(job_id.partition(":")[0])
+        detail = later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
             text = f"{job_id} has finished: {json_view.word(detail)}"
             return Cancelled(job_id, "ended", text)
@@ -196,25 +158,15 @@ async def _cancel(
             text = f"{job_id} is {json_view.word(entry.detail)} and would be cancelled"
             return Cancelled(job_id, "ending", text)
         text = f"{job_id} was {json_view.word(entry.detail)} and is being cancelled"
-        if job_id in ended.untold:
-            text += f"; Covalent was not notified: {ended.untold[job_id]}"
+        if job_id in untold:
+            text += f"; Covalent was not notified: {untold[job_id]}"
         return Cancelled(job_id, "ending", text)
 
     return [tell(job_id) for job_id in job_ids]
 
 
-class _Ended(NamedTuple):
-    """Results of the requests that cancel jobs, by job ID.
-
-    Attributes:
-        refused: Errors of jobs that could not be terminated.
-        untold: Errors of jobs whose cancellation could not be reported to Covalent.
-        later: Descriptions after the termination.
-    """
-
-    refused: dict[str, ServiceError]
-    untold: dict[str, str]
-    later: Mapping[str, JobDetail]
+_Ended = tuple[dict[str, ServiceError], dict[str, str], Mapping[str, JobDetail]]
+"""By job ID: errors of terminations and of notifications, and later descriptions."""
 
 
 async def _end(
@@ -222,26 +174,20 @@ async def _end(
     named: Mapping[str, Entry],
     left: Mapping[str, Entry],
     reason: str,
-    companion: Companion | None,
+    companion: CovalentCompanion | None,
     whole: Collection[str],
 ) -> _Ended:
+    untold: dict[str, str] = {}
     wanted = await _collapse_children(session, named=named, left=left)
-    refused, untold = await asyncio.gather(
-        session.terminations.end(wanted, reason), _tell(companion, session, left, whole)
-    )
+    ending = session.terminations.end(wanted, reason)
+    if companion is None:
+        refused = await ending
+    else:
+        refused, untold = await asyncio.gather(ending, companion.tell(session, left, whole))
     later: Mapping[str, JobDetail] = {}
     with contextlib.suppress(ServiceError):  # the termination's result is known anyway
         later = await session.backend.describe(left)
-    return _Ended(refused, untold, later)
-
-
-async def _tell(
-    companion: Companion | None,
-    session: Session,
-    entries: Mapping[str, Entry],
-    whole: Collection[str],
-) -> dict[str, str]:
-    return {} if companion is None else await companion.tell(session, entries, whole)
+    return refused, untold, later
 
 
 _FOREIGN = {"Batch": "aws batch terminate-job", "Kubernetes": "kubectl delete job"}

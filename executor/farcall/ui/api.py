@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from farcall.model.errors import (
     SettingsError,
     UnknownError,
 )
+from farcall.operations import describe, retry
+from farcall.operations.catalog import Catalog, Entry
 from farcall.operations.retry import SHOWN
 from farcall.ui.guard import Json, answer
 from farcall.ui.site import EventStream, Site
@@ -71,11 +73,11 @@ def application(site: Site) -> Starlette:
         ],
         exception_handlers={
             HTTPException: _refused,
-            ServiceError: _failed,
-            UnknownError: _missing,
-            JobLostError: _missing,
-            SettingsError: _wrong,
-            FarcallError: _impossible,
+            ServiceError: _answering(502),
+            UnknownError: _answering(404),
+            JobLostError: _answering(404),
+            SettingsError: _answering(400),
+            FarcallError: _answering(409),
             Exception: _broken,
         },
     )
@@ -102,18 +104,14 @@ async def _events(request: Request) -> Response:
 
 
 async def _job(request: Request) -> Response:
-    site = _site(request)
-    entry = await site.entry(_job_id(request))
-    if entry is None:
-        raise _unknown(request)
-    return Json(await site.overview(entry))
+    entry = await _entry(request)
+    account = _site(request).account
+    return Json(await describe.of(await account.session(), entry, await account.reasons()))
 
 
 async def _children(request: Request) -> Response:
     site = _site(request)
-    entry = await site.entry(_job_id(request))
-    if entry is None:
-        raise _unknown(request)
+    entry = await _entry(request)
     if not entry.detail.array_size and not entry.detail.nodes:
         why = f"job {entry.detail.job_id} is neither an array nor a multi-node job"
         raise HTTPException(400, why)
@@ -128,9 +126,7 @@ async def _logs(request: Request) -> Response:
         raise HTTPException(400, f"stream is {stream!r}: use stdout, stderr or both")
     attempt = _number(given, "attempt", 10)
     tail = _number(given, "tail", _MOST_LINES)
-    entry = await site.entry(_job_id(request))
-    if entry is None:
-        raise _unknown(request)
+    entry = await _entry(request)
     if entry.detail.array_size:
         raise HTTPException(400, "an array has no output of its own; choose one of its tasks")
     if entry.detail.nodes and entry.is_command:
@@ -165,7 +161,9 @@ async def _cancel(request: Request) -> Response:
 
 
 async def _retry(request: Request) -> Response:
-    return Json(await _site(request).preview_retry(_job_id(request)))
+    site = _site(request)
+    session = await site.account.session()
+    return Json(await retry.preview(session, site.settings, _job_id(request)))
 
 
 async def _run_again(request: Request) -> Response:
@@ -219,9 +217,15 @@ def _job_id(request: Request) -> str:
     return job_id
 
 
-def _unknown(request: Request) -> HTTPException:
-    job_id = request.path_params["job"]
-    return HTTPException(404, f"job {job_id} does not exist, or was not submitted by farcall")
+async def _entry(request: Request) -> Entry:
+    """Return Batch's data of the job that a request names."""
+    job_id = _job_id(request)
+    session = await _site(request).account.session()
+    entry = (await Catalog(session.backend).describe([job_id])).get(job_id)
+    if entry is None:
+        why = f"job {job_id} does not exist, or was not submitted by farcall"
+        raise HTTPException(404, why)
+    return entry
 
 
 def _since(span: str) -> datetime:
@@ -250,20 +254,13 @@ async def _refused(_: Request, error: Exception) -> Response:
     return Json({"error": error.detail}, error.status_code, error.headers)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    return answer(502, str(error))
+def _answering(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Return a handler that answers with the error's text."""
 
+    async def handle(_: Request, error: Exception) -> Response:
+        return answer(status, str(error))
 
-async def _missing(_: Request, error: Exception) -> Response:
-    return answer(404, str(error))
-
-
-async def _wrong(_: Request, error: Exception) -> Response:
-    return answer(400, str(error))
-
-
-async def _impossible(_: Request, error: Exception) -> Response:
-    return answer(409, str(error))
+    return handle
 
 
 async def _broken(_: Request, error: Exception) -> Response:

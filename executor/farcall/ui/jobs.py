@@ -9,12 +9,12 @@ requested again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from farcall.engine.session import Session
+from farcall.engine.session import Session, this_user
 from farcall.model import clock
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -38,74 +38,51 @@ _ARRAY_S = 10.0
 class Whys:
     """Call and error texts of jobs, by job ID."""
 
-    def __init__(self, account: Account, get: Callable[[str], Entry | None]) -> None:
+    def __init__(self, account: Account) -> None:
         self._account = account
-        self._get = get
-        self._known: dict[str, Why] = {}
-        self._read: dict[str, tuple[object, float]] = {}
-        self._left: dict[str, None] = {}
-
-    def of(self, job_id: str) -> Why:
-        """Return the known texts of a job."""
-        return self._known.get(job_id, NOTHING)
+        self._read: dict[str, tuple[object, float, Why]] = {}
 
     def filled(self, entry: Entry) -> Entry:
         """Return a job with its known texts."""
-        return replace(entry, why=self.of(entry.detail.job_id))
+        return replace(entry, why=self._read.get(entry.detail.job_id, _UNREAD)[2])
 
-    def note(self, job_ids: Iterable[str]) -> None:
-        """Record that jobs are new or have changed."""
-        self._left.update(dict.fromkeys(job_ids))
+    def due(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the jobs whose texts may have changed, the newest first."""
+        return sorted(filter(self._is_due, entries), key=_age)
 
-    def keep(self, job_ids: Iterable[str]) -> None:
-        """Forget all other jobs."""
-        kept = set(job_ids)
-        for known in (self._known, self._read, self._left):
-            for job_id in [job_id for job_id in known if job_id not in kept]:
-                del known[job_id]
-
-    @property
-    def are_left(self) -> bool:
-        """Whether texts are left to read."""
-        return bool(self._left)
-
-    async def read(self) -> list[str]:
-        """Read some texts; return the jobs whose texts have changed.
+    async def read(self, entries: Mapping[str, Entry]) -> list[str]:
+        """Read some texts, and forget all other jobs.
 
         A text that cannot be read is retried at the next poll.
+
+        Returns:
+            The jobs whose texts have changed.
         """
-        entries = [entry for job_id in self._due() if (entry := self._get(job_id)) is not None]
-        if not entries:
-            return []
+        for job_id in self._read.keys() - entries.keys():
+            del self._read[job_id]
+        due = self.due(entries.values())[:_AT_ONCE]
         try:
-            filled = await (await self._account.reasons()).fill(entries)
+            filled = await (await self._account.reasons()).fill(due) if due else []
         except FarcallError:  # the poll itself reports it, because it makes the same Batch request
             return []
-        changed = []
+        changed = [e.detail.job_id for e in filled if e != self.filled(e)]
         for entry in filled:
-            job_id = entry.detail.job_id
-            self._left.pop(job_id, None)
-            self._read[job_id] = (_state(entry), clock.now())
-            if self._known.get(job_id, NOTHING) != entry.why:
-                self._known[job_id] = entry.why
-                changed.append(job_id)
+            self._read[entry.detail.job_id] = (_state(entry), clock.now(), entry.why)
         return changed
 
-    def _due(self) -> list[str]:
-        due = []
-        for job_id in list(self._left):
-            entry = self._get(job_id)
-            state, read_at = self._read.get(job_id, (None, 0.0))
-            if entry is None or state == _state(entry):
-                del self._left[job_id]
-            elif state is None or entry.detail.status.is_final or read_at + _ARRAY_S < clock.now():
-                due.append(job_id)
-        return sorted(due, key=self._age)[:_AT_ONCE]
+    def _is_due(self, entry: Entry) -> bool:
+        state, read_at, _ = self._read.get(entry.detail.job_id, _UNREAD)
+        if state == _state(entry):
+            return False
+        return state is None or entry.detail.status.is_final or read_at + _ARRAY_S < clock.now()
 
-    def _age(self, job_id: str) -> float:
-        entry = self._get(job_id)
-        created_at = entry.detail.created_at if entry is not None else None
-        return -created_at.timestamp() if created_at is not None else 0.0
+
+_UNREAD = (None, 0.0, NOTHING)
+
+
+def _age(entry: Entry) -> float:
+    created_at = entry.detail.created_at
+    return -created_at.timestamp() if created_at is not None else 0.0
 
 
 def _state(entry: Entry) -> object:
@@ -127,12 +104,12 @@ class _Known(NamedTuple):
 
     Attributes:
         entry: The job's data; None if it is not shown.
-        settled_at: Time after which no older job can newly appear next to it.
+        seen_at: Time of its first description.
         described_at: Time of its last description.
     """
 
     entry: Entry | None
-    settled_at: float
+    seen_at: float
     described_at: float
 
 
@@ -151,7 +128,7 @@ class Jobs(Watcher[str]):
         self._everybody = everybody
         self._queues = [_Queue(name) for name in queues]
         self._wanted: list[datetime] = []
-        self.whys = Whys(account, self.get)
+        self.whys = Whys(account)
 
     @property
     def since(self) -> datetime:
@@ -192,22 +169,22 @@ class Jobs(Watcher[str]):
 
     def is_active(self) -> bool:
         """Return whether a job is unfinished or has texts left to read."""
-        return self.whys.are_left or any(
-            not entry.detail.status.is_final for entry in self.entries.values()
-        )
+        entries = self.entries.values()
+        is_unfinished = any(not entry.detail.status.is_final for entry in entries)
+        return is_unfinished or bool(self.whys.due(entries))
 
     async def look(self) -> None:
         """List new jobs, and describe new, changed and active jobs."""
         since = self._horizon()
         session = await self.account.session()
-        query = Query(user=None if self._everybody else user(session))
+        query = Query(user=None if self._everybody else this_user())
         for queue in self._queues:
             await self._look_at(queue, session, query._replace(since=since))
         self.is_complete = self._is_read(self._horizon())
 
     async def look_beside(self) -> None:
         """Read some jobs' call and error texts."""
-        self.tell(await self.whys.read())
+        self.tell(await self.whys.read(self.entries))
 
     def _horizon(self) -> datetime:
         """Return the earliest submission time that a listener needs."""
@@ -225,12 +202,10 @@ class Jobs(Watcher[str]):
                 met.update(job.job_id for job in page)
                 is_settled = queue.has_read(since) and queue.has_settled(page)
                 await self._learn(queue, catalog, query, queue.changed(page))
-                queue.settle(page)
                 if is_settled:
                     break
         queue.record_read(since)
         queue.forget(self.since)
-        self.whys.keep(self.entries)
         await self._learn(queue, catalog, query, queue.due(met))
 
     async def _learn(
@@ -248,7 +223,6 @@ class Jobs(Watcher[str]):
             entry = found[job.job_id]
             if queue.note(job.job_id, entry if entry and query.fits(entry) else None):
                 changed.append(job.job_id)
-        self.whys.note(changed)
         self.tell(changed)
 
 
@@ -286,8 +260,8 @@ class _Queue:
     def note(self, job_id: str, entry: Entry | None) -> bool:
         """Store a job's data; return whether it changed and is shown."""
         before = self.known.get(job_id)
-        settled_at = before.settled_at if before else float("inf")
-        self.known[job_id] = _Known(entry, settled_at, clock.now())
+        seen_at = before.seen_at if before else clock.now()
+        self.known[job_id] = _Known(entry, seen_at, clock.now())
         return entry is not None and (before is None or before.entry != entry)
 
     def changed(self, page: list[JobDetail]) -> list[JobDetail]:
@@ -309,28 +283,24 @@ class _Queue:
             or (bool(before.array_size) and counts(listed) != counts(before))
         )
 
-    def settle(self, page: list[JobDetail]) -> None:
-        """Set the times at which the jobs of a page settle.
-
-        Batch may list a job a little later than one that was submitted after it. The times come
-        only from Batch's clock, because this machine's clock may be wrong.
-        """
-        times = [job.created_at for job in page if job.created_at is not None]
-        self._newest = max(filter(None, (*times, self._newest)), default=None)
-        now = clock.now()
-        for job in page:
-            known = self.known.get(job.job_id)
-            if known is None or known.settled_at != float("inf"):
-                continue
-            wait_s = _LAG_S
-            if job.created_at is not None and self._newest is not None:
-                wait_s -= (self._newest - job.created_at).total_seconds()
-            self.known[job.job_id] = known._replace(settled_at=now + max(0.0, wait_s))
-
     def has_settled(self, page: list[JobDetail]) -> bool:
-        """Return whether no unknown job can follow after a page."""
-        known = [self.known.get(job.job_id) for job in page]
-        return all(each is not None and each.settled_at <= clock.now() for each in known)
+        """Return whether no unknown job can follow after a page.
+
+        Batch may list a job a little later than one that was submitted after it. Ages come only
+        from Batch's clock, because this machine's clock may be wrong.
+        """
+        times = [job.created_at for job in page]
+        self._newest = max(filter(None, (*times, self._newest)), default=None)
+        return all(map(self._has_settled, page))
+
+    def _has_settled(self, job: JobDetail) -> bool:
+        known = self.known.get(job.job_id)
+        if known is None:
+            return False
+        age_s = 0.0
+        if self._newest is not None and job.created_at is not None:
+            age_s = (self._newest - job.created_at).total_seconds()
+        return max(age_s, clock.now() - known.seen_at) >= _LAG_S
 
     def shown(self) -> Iterator[Entry]:
         """Yield the shown jobs."""
@@ -356,11 +326,6 @@ def _is_moving(entry: Entry | None) -> bool:
         entry.detail.array_size > 0
         or entry.detail.status in (JobStatus.STARTING, JobStatus.RUNNING)
     )
-
-
-def user(session: Session) -> str:
-    """Return the current user in the format of `Entry.user`."""
-    return session.run.rsplit("-", 3)[0]
 
 
 def counts(array: JobDetail) -> dict[str, int]:

@@ -7,28 +7,29 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import StreamingResponse
 
 import farcall
 from farcall.engine.logs import reader
-from farcall.model.clock import within
+from farcall.engine.session import this_user
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
 from farcall.model.output import LogLine
 from farcall.model.settings import Settings, from_text
 from farcall.operations import cancel, json_view, retry
-from farcall.operations import describe as overview
-from farcall.operations.cancel import Cancelled, Companion
-from farcall.operations.catalog import Catalog, Entry, Query
+from farcall.operations.cancel import Cancelled
+from farcall.operations.catalog import Query
 from farcall.operations.retry import Again
 from farcall.ui.account import Account
 from farcall.ui.guard import as_json
-from farcall.ui.jobs import Jobs, user
+from farcall.ui.jobs import Jobs
 from farcall.ui.parts import Wholes
 from farcall.ui.watchers import Feed, K, Watcher
+
+if TYPE_CHECKING:
+    from farcall.covalent.cancel import CovalentCompanion
 
 # --- Server-sent events, sent while a browser listens -------------------------------------------
 #
@@ -37,7 +38,7 @@ from farcall.ui.watchers import Feed, K, Watcher
 
 
 HEARTBEAT_S = 15.0
-_LAST_WORD_S = 0.5
+_COMMENT = b": \n\n"
 
 
 def event(name: str, data: Any) -> bytes:
@@ -45,69 +46,43 @@ def event(name: str, data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), as_json(data))
 
 
-class EventStream(Response):
-    """Response that streams events until they, the browser or the server end.
-
-    The next event is requested when the browser has received the last one.
-    """
+class EventStream(StreamingResponse):
+    """Response that streams events until they, the browser or the server end."""
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncGenerator[bytes, None], stopping: asyncio.Event) -> None:
-        super().__init__()
-        del self.headers["content-length"]
-        self._events = events
-        self._stopping = stopping
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
-        sending = asyncio.ensure_future(self._send(send))
-        others = [
-            asyncio.ensure_future(_gone(receive)),
-            asyncio.ensure_future(self._stopping.wait()),
-        ]
-        try:
-            await asyncio.wait({sending, *others}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, *others):
-                task.cancel()
-            await asyncio.gather(sending, *others, return_exceptions=True)
-            await self._events.aclose()
-        last = {"type": "http.response.body", "body": b"", "more_body": False}
-        with contextlib.suppress(asyncio.TimeoutError):  # the browser does not read
-            await within(_LAST_WORD_S, send(last))
-        if not sending.cancelled():
-            sending.result()
-
-    async def _send(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(start)
-        async for piece in _with_heartbeats(self._events):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        super().__init__(_until(stopping, events))
 
 
-async def _with_heartbeats(events: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """Yield events, and comments during long pauses."""
-    yield b": \n\n"
-    while True:
-        following = asyncio.ensure_future(anext(events))
-        try:
-            while not (await asyncio.wait({following}, timeout=HEARTBEAT_S))[0]:
-                yield b": \n\n"
-        finally:
+async def _until(
+    stopping: asyncio.Event, events: AsyncGenerator[bytes, None]
+) -> AsyncIterator[bytes]:
+    """Yield events until the server stops, and comments during long pauses."""
+    yield _COMMENT
+    stopped = asyncio.ensure_future(stopping.wait())
+    following = asyncio.ensure_future(anext(events))
+    both = asyncio.FIRST_COMPLETED
+    try:
+        while not stopped.done():
+            await asyncio.wait({following, stopped}, timeout=HEARTBEAT_S, return_when=both)
             if not following.done():
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
-        try:
-            piece = following.result()
-        except StopAsyncIteration:
-            return
-        yield piece
+                yield _COMMENT
+                continue
+            yield following.result()
+            following = asyncio.ensure_future(anext(events))
+    except StopAsyncIteration:
+        return
+    finally:
+        stopped.cancel()
+        following.cancel()
+        # A response that is cancelled is also cancelled at each further await.
+        await asyncio.shield(_closed(following, events))
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _closed(following: asyncio.Future[bytes], events: AsyncGenerator[bytes, None]) -> None:
+    await asyncio.gather(following, return_exceptions=True)
+    await events.aclose()
 
 
 _JOBS = 200
@@ -135,7 +110,7 @@ class Options:
     span: timedelta = field(default=timedelta(days=7))
     queues: Sequence[str] = ()
     everybody: bool = False
-    covalent: Companion | None = None
+    covalent: CovalentCompanion | None = None
 
 
 class Site:
@@ -143,6 +118,8 @@ class Site:
 
     Attributes:
         options: The web UI's options.
+        settings: farcall's options.
+        account: The session.
         queues: The queues whose jobs are shown.
         jobs: The queues' jobs.
         wholes: Array tasks and nodes of open jobs.
@@ -152,16 +129,16 @@ class Site:
     def __init__(self, settings: Settings, options: Options) -> None:
         self.options = options
         self.queues = list(options.queues) or [settings.queue]
-        self._settings = settings
-        self._account = Account(settings)
-        self.jobs = Jobs(self._account, self.queues, options.span, everybody=options.everybody)
-        self.wholes = Wholes(self._account)
+        self.settings = settings
+        self.account = Account(settings)
+        self.jobs = Jobs(self.account, self.queues, options.span, everybody=options.everybody)
+        self.wholes = Wholes(self.account)
         self.jobs.on_change = self.wholes.poll_soon
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
         """Close the clients."""
-        await self._account.close()
+        await self.account.close()
 
     async def about(self) -> dict[str, Any]:
         """Return the web UI's own data, such as the account.
@@ -169,28 +146,20 @@ class Site:
         Raises:
             FarcallError: There is no session.
         """
-        session = await self._account.session()
+        session = await self.account.session()
         covalent = self.options.covalent
         return {
             "version": farcall.__version__,
             "region": session.aws.region,
             "queues": self.queues,
-            "bucket": self._settings.s3_bucket_name,
-            "prefix": self._settings.prefix,
-            "user": "" if self.options.everybody else user(session),
+            "bucket": self.settings.s3_bucket_name,
+            "prefix": self.settings.prefix,
+            "user": "" if self.options.everybody else this_user(),
             "read_only": self.options.read_only,
             "covalent": covalent.address if covalent is not None else "",
             "console": session.aws.has_console,
             "since": json_view.moment(self.jobs.since),
         }
-
-    async def account_id(self) -> str:
-        """Return the account's ID.
-
-        Raises:
-            FarcallError: STS rejected the call, or there is no session.
-        """
-        return await (await self._account.session()).aws.account()
 
     # --- data ---------------------------------------------------------------------------------
 
@@ -222,7 +191,7 @@ class Site:
         end = {}
         try:
             lines = reader.lines(
-                await self._account.session(),
+                await self.account.session(),
                 detail.job_id,
                 follow=True,
                 streams=streams,
@@ -238,25 +207,6 @@ class Site:
             end = {"error": str(error)}
         yield event("end", end)
 
-    async def entry(self, job_id: str) -> Entry | None:
-        """Return Batch's data of a job, or None if it is unknown or not farcall's.
-
-        Raises:
-            FarcallError: Batch rejected the call.
-        """
-        session = await self._account.session()
-        return (await Catalog(session.backend).describe([job_id])).get(job_id)
-
-    async def overview(self, entry: Entry) -> dict[str, Any]:
-        """Return all known data of a job.
-
-        Raises:
-            FarcallError: An AWS call failed.
-        """
-        return await overview.of(
-            await self._account.session(), entry, await self._account.reasons()
-        )
-
     # --- actions ------------------------------------------------------------------------------
 
     async def cancel_jobs(self, job_ids: Sequence[str], reason: str) -> list[Cancelled]:
@@ -265,7 +215,7 @@ class Site:
         Raises:
             FarcallError: An AWS call failed.
         """
-        session = await self._account.session()
+        session = await self.account.session()
         done = await cancel.cancel(session, job_ids, reason, self.options.covalent)
         self._look_again(job_ids)
         return done
@@ -281,7 +231,7 @@ class Site:
         Raises:
             FarcallError: An AWS call failed.
         """
-        session = await self._account.session()
+        session = await self.account.session()
         with self.jobs.listen_since(self.jobs.since):
             await self.jobs.refresh()  # include the latest submissions
         query = Query(run=run, workflow=workflow)
@@ -289,14 +239,6 @@ class Site:
         done = await cancel.cancel_all(session, entries, reason, self.options.covalent)
         self._look_again(entry.detail.job_id for entry in entries)
         return done
-
-    async def preview_retry(self, job_id: str) -> dict[str, Any]:
-        """Return the tasks that a retry of a job would run.
-
-        Raises:
-            FarcallError: An AWS call failed, or Batch does not know the job.
-        """
-        return await retry.preview(await self._account.session(), self._settings, job_id)
 
     async def retry(self, job_id: str, options: Mapping[str, Any], *, failed: bool) -> list[Again]:
         """Retry the failed tasks of a job.
@@ -310,8 +252,8 @@ class Site:
             SettingsError: An option's value is wrong.
             FarcallError: No task can be retried, or an AWS call failed.
         """
-        session = await self._account.session()
-        plan = await retry.plan(session, self._settings, job_id, failed=failed)
+        session = await self.account.session()
+        plan = await retry.plan(session, self.settings, job_id, failed=failed)
         typed = {
             name: from_text(name, value) if isinstance(value, str) else value
             for name, value in options.items()

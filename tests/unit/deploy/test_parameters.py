@@ -6,11 +6,11 @@ import pytest
 
 from farcall import FarcallError
 from farcall.deploy import parameters
-from farcall.deploy.parameters import Wanted, merged
+from farcall.deploy.parameters import merged, requested
 
 
 def test_first_stack_has_ec2_queue():
-    found = merged(Wanted(), {}, "farcall")
+    found = merged({}, {}, "farcall")
     assert ["ec2"] == parameters.compute(found)
     assert ("256", "x86_64", "", "0", "farcall/") == tuple(
         found[name]
@@ -19,19 +19,19 @@ def test_first_stack_has_ec2_queue():
 
 
 def test_unrequested_parameters_are_kept():
-    first = merged(Wanted(compute=("spot", "ec2"), max_vcpus=16, warm_s=1800), {}, "")
-    again = merged(Wanted(max_vcpus=32), {**first, "VpcId": "vpc-1"}, "")
+    first = merged(requested(compute=("spot", "ec2"), max_vcpus=16, warm_s=1800), {}, "")
+    again = merged(requested(max_vcpus=32), {**first, "VpcId": "vpc-1"}, "")
     assert again == {**first, "MaxVcpus": "32"}
     assert ("30", "") == (again["WarmMinutes"], again["KeyPrefix"])
-    assert merged(Wanted(compute=("fargate",), warm_s=0), first, "")["Spot"] == "false"
+    assert merged(requested(compute=("fargate",), warm_s=0), first, "")["Spot"] == "false"
 
 
 def test_unsuitable_instance_types_are_dropped():
-    first = merged(Wanted(instance_types=("m7i", "c7i.large")), {}, "farcall")
+    first = merged(requested(instance_types=("m7i", "c7i.large")), {}, "farcall")
     assert first["InstanceTypes"] == "m7i,c7i.large"
-    assert merged(Wanted(arm64=True), first, "farcall")["InstanceTypes"] == ""
-    assert merged(Wanted(arm64=False), first, "farcall")["InstanceTypes"] == "m7i,c7i.large"
-    both = merged(Wanted(arm64=True, instance_types=("c7g",)), first, "farcall")
+    assert merged(requested(arm64=True), first, "farcall")["InstanceTypes"] == ""
+    assert merged(requested(arm64=False), first, "farcall")["InstanceTypes"] == "m7i,c7i.large"
+    both = merged(requested(arm64=True, instance_types=("c7g",)), first, "farcall")
     assert ("arm64", "c7g") == (both["Architecture"], both["InstanceTypes"])
 
 
@@ -55,6 +55,5 @@ def test_unsuitable_instance_types_are_dropped():
 )
 def test_invalid_parameters_are_rejected(asked, message):
     with pytest.raises(FarcallError) as caught:
-        parameters.check(Wanted(**asked))
-        merged(Wanted(**asked), {}, "farcall")
+        merged(requested(**asked), {}, "farcall")
     assert message in str(caught.value)

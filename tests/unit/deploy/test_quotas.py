@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farcall import FarcallError
 from farcall.cli import deploy
-from farcall.deploy.parameters import Wanted, merged
+from farcall.deploy.parameters import merged, requested
 
 VCPUS = {"L-1216C47A": 5.0, "L-34B43A08": 512.0}
 
@@ -18,7 +18,7 @@ async def ask(access, service, operation, *, ServiceCode, QuotaCode):  # noqa: N
 
 async def test_quota_below_maximum_is_reported(monkeypatch):
     monkeypatch.setattr(deploy, "ask", ask)
-    wanted = Wanted(compute=("ec2", "spot", "fargate"), max_vcpus=16)
+    wanted = requested(compute=("ec2", "spot", "fargate"), max_vcpus=16)
     [warning] = await deploy.warnings(None, merged(wanted, {}, "farcall"))
     assert warning.startswith("the account's quota is 5 vCPUs of EC2 on demand at a time")
     assert "--quota-code L-1216C47A --desired-value 16" in warning

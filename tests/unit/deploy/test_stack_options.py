@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farcall.deploy import stack_options
-from farcall.deploy.parameters import Wanted, merged
+from farcall.deploy.parameters import merged, requested
 from farcall.deploy.stack import State
 from farcall.model.settings import Settings
 
@@ -18,7 +18,7 @@ _OUTPUTS = {
 
 
 def stack(prefix="farcall", **asked):
-    wanted = Wanted(compute=("fargate", "spot"), **asked)
+    wanted = requested(compute=("fargate", "spot"), **asked)
     return State("arn", "CREATE_COMPLETE", parameters=merged(wanted, {}, prefix), outputs=_OUTPUTS)
 
 

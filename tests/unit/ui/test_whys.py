@@ -58,17 +58,13 @@ async def entries():
 async def test_calls_and_errors_are_read_once(entries):
     session, found = entries
     account = Account(session)
-    whys = Whys(account, found.get)
-    whys.note(found)
-    assert whys.are_left
-    assert set(await whys.read()) == set(found)
-    well, failed = found
-    assert (whys.of(well).call, whys.of(well).error) == ("settle(rate=0.5)", None)
-    assert whys.of(failed).call == "settle(rate=0.75)"
-    assert whys.of(failed).error == "ValueError: singular matrix 0.75"
-    whys.note(found)  # a listing notes them again
-    assert [] == await whys.read()
-    assert not whys.are_left
+    whys = Whys(account)
+    assert set(await whys.read(found)) == set(found)
+    well, failed = (whys.filled(entry).why for entry in found.values())
+    assert (well.call, well.error) == ("settle(rate=0.5)", None)
+    assert failed.call == "settle(rate=0.75)"
+    assert failed.error == "ValueError: singular matrix 0.75"
+    assert [] == await whys.read(found)
     assert 1 == len(account.read)
 
 
@@ -76,10 +72,9 @@ async def test_newest_jobs_are_read_first(entries, monkeypatch):
     monkeypatch.setattr(jobs, "_AT_ONCE", 1)
     session, found = entries
     account = Account(session)
-    whys = Whys(account, found.get)
-    whys.note(found)
-    while whys.are_left:
-        await whys.read()
+    whys = Whys(account)
+    while whys.due(found.values()):
+        await whys.read(found)
     newest_first = sorted(found, key=lambda job: found[job].detail.created_at, reverse=True)
     assert [[job] for job in newest_first] == account.read
 
@@ -89,13 +84,12 @@ async def test_finished_job_is_read_again(entries):
     _, failed = found
     ended = found[failed]
     found[failed] = replace(ended, detail=replace(ended.detail, status=JobStatus.RUNNING))
-    whys = Whys(Account(session), found.get)
-    whys.note([failed])
-    await whys.read()
-    assert (whys.of(failed).call, whys.of(failed).error) == ("settle(rate=0.75)", None)
+    whys = Whys(Account(session))
+    await whys.read(found)
+    running = whys.filled(found[failed]).why
+    assert (running.call, running.error) == ("settle(rate=0.75)", None)
     found[failed] = ended
-    whys.note([failed])
-    assert [failed] == await whys.read()
-    assert whys.of(failed).error == "ValueError: singular matrix 0.75"
-    whys.keep([])
-    assert whys.of(failed).error is None
+    assert [failed] == await whys.read(found)
+    assert whys.filled(ended).why.error == "ValueError: singular matrix 0.75"
+    await whys.read({})
+    assert whys.filled(ended).why.error is None
