@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
@@ -90,27 +89,6 @@ def _is_unknown(error: ServiceError) -> bool:
     return error_translation.is_unknown_call(error) and error.operation not in _NEEDED
 
 
-class Waiting:
-    """A running check."""
-
-    def __init__(self, check: str) -> None:
-        self.heard = ""
-        self._check = check
-        self._since = time.monotonic()
-
-    def hear(self, text: str) -> None:
-        """Record a failed response."""
-        self.heard = text
-
-    def __str__(self) -> str:
-        told = f": {self.heard}" if self.heard else ""
-        return f"{self._check} for {time.monotonic() - self._since:.0f} s{told}"
-
-
-waiting: dict[Waiting, None] = {}
-"""The running checks."""
-
-
 async def guarded(
     check: str, findings: Awaitable[Iterable[Finding]], time_limit_s: float
 ) -> list[Finding]:
@@ -121,18 +99,15 @@ async def guarded(
         findings: The check.
         time_limit_s: Maximum duration in seconds.
     """
-    here = Waiting(check)
-    waiting[here] = None
+    heard = [""]
     try:
-        with error_translation.listening(here.hear):
+        with error_translation.listening(heard.append):
             return list(await within(time_limit_s, findings))
     except asyncio.TimeoutError:
-        if here.heard:
-            found = f"no success within {time_limit_s:g} s; the last response: {here.heard}"
+        if heard[-1]:
+            found = f"no success within {time_limit_s:g} s; the last response: {heard[-1]}"
             return [Finding(check, FAILED, found, "fix its cause, or try again later")]
         remedy = "check the network, and the options region and endpoint_url"
         return [Finding(check, FAILED, f"no response within {time_limit_s:g} s", remedy)]
     except Exception as error:  # the other checks must run anyway
         return [told(check, error)]
-    finally:
-        del waiting[here]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
-from rich.status import Status
 from rich.text import Text
 
 from farcall.cli.common import print_json
@@ -20,7 +17,6 @@ from farcall.model.terminal import in_a_line
 from farcall.operations import doctor as checkup
 from farcall.operations.doctor import FAILED, NOT_CHECKED, OK, WARNING, Finding
 
-_SAY_S = 10.0
 _COLOURS = {OK: "green", WARNING: "yellow", FAILED: "red", NOT_CHECKED: "cyan"}
 
 
@@ -43,28 +39,14 @@ def doctor(*, as_json: bool) -> None:
 
     Exits with 0 if no check failed, otherwise with 1.
     """  # noqa: D301  # click's marker for preformatted lines
-    with contextlib.ExitStack() as shown:
-        if sys.stderr.isatty():
-            status = shown.enter_context(Console(stderr=True).status("checking"))
-            looking = checkup.examine(tell=functools.partial(_update, status))
-        else:
-            looking = checkup.examine(tell=_tell, every_s=_SAY_S)
-        findings = asyncio.run(looking)
+    with Console(stderr=True).status("checking"):
+        findings = asyncio.run(checkup.examine())
     is_well = all(finding.verdict != FAILED for finding in findings)
     if as_json:
         print_json({"ok": is_well, "checks": [asdict(finding) for finding in findings]})
     else:
         _show(findings)
     sys.exit(not is_well)
-
-
-def _update(status: Status, going_on: list[str]) -> None:
-    status.update(Text("\n  ".join(["checking", *map(in_a_line, going_on)])))
-
-
-def _tell(going_on: list[str]) -> None:
-    for line in going_on:
-        say(f"still checking: {in_a_line(line)}", err=True)
 
 
 def _show(findings: Sequence[Finding]) -> None:

@@ -7,10 +7,8 @@ import contextlib
 import re
 import sys
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterable,
     Iterator,
     Sequence,
@@ -30,7 +28,7 @@ from farcall.cli.printing import say
 from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
-from farcall.model.jobs import JobStatus
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.operations import describe, explain, json_view
 from farcall.operations.catalog import Catalog, Entry, Query
@@ -191,13 +189,12 @@ def list_jobs(
     for each new or changed job.
     """  # noqa: D301  # click's marker for preformatted lines
     whose = chosen_user(user, all_users=all_users, run=run)
-    query = Query(whose, workflow, run, _statuses(states), since)
-    wanted = _wanted(states)
+    query = Query(whose, workflow, run, _wanted(states), since)
     if watch and as_json:
         raise click.UsageError("--watch and --json cannot be used together")
     if usage and not as_json:
         raise click.UsageError("--usage requires --json")
-    look = _Look(queues, wholes, query, wanted, limit, children, grep)
+    look = _Look(queues, wholes, query, limit, children, grep)
     if watch:
         asyncio.run(redraw(look.again, whole_ids=bool(queues)))
     if as_json:
@@ -230,26 +227,11 @@ def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | 
 
 
 def _wanted(states: Iterable[str]) -> frozenset[str]:
-    """Return the requested states as Batch statuses; empty for any."""
+    """Return the requested states; empty for any."""
     found = {name for name, word in json_view.WORDS.items() if word.lower() in states}
     if _ACTIVE in states:
         found |= {status.value for status in _UNFINISHED}
     return frozenset(found)
-
-
-def _statuses(states: Iterable[str]) -> frozenset[JobStatus]:
-    """Return the Batch statuses that jobs in a state can have."""
-    batchs = {"FAILED" if state == json_view.CANCELLED else state for state in _wanted(states)}
-    return frozenset(map(JobStatus, batchs))
-
-
-def _is_in(entry: Entry, wanted: Collection[str]) -> bool:
-    if not wanted:
-        return True
-    own = json_view.state(entry.detail)
-    counts = entry.detail.status_summary
-    ended_together = own == json_view.CANCELLED
-    return own in wanted or (not ended_together and any(counts.get(state) for state in wanted))
 
 
 @dataclass
@@ -259,8 +241,7 @@ class _Look:
     Attributes:
         queues: The queues, if they differ from the options'.
         wholes: Jobs whose array tasks or nodes are listed, if given.
-        query: Filter of jobs, if ``wholes`` is not given.
-        wanted: Accepted states.
+        query: Filter of jobs; if ``wholes`` is given, only its states apply.
         limit: Maximum number of jobs.
         children: Whether array tasks and nodes are listed, too.
         grep: Expression that the shown texts must match; None for no filter.
@@ -269,7 +250,6 @@ class _Look:
     queues: Sequence[str]
     wholes: Sequence[str]
     query: Query
-    wanted: Collection[str]
     limit: int
     children: bool
     grep: re.Pattern[str] | None = None
@@ -316,7 +296,11 @@ class _Look:
     async def _find(self, catalog: Catalog, session: Session, queues: list[str]) -> list[Entry]:
         found: list[Entry] = []
         for queue in queues:
-            found += await _first(catalog.find([queue], self.query), self.wanted, self._most)
+            before = len(found)
+            async for entry in catalog.find([queue], self.query):
+                found.append(entry)
+                if len(found) - before == self._most:
+                    break
         found.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
         if not self.children:
             return found[: self._most]
@@ -324,21 +308,43 @@ class _Look:
         for entry in found:
             shown.append(entry)
             if len(shown) < self._most:
-                shown += await _parts(session, entry, self.wanted, self._most - len(shown))
+                shown += await self._parts(session, entry, self._most - len(shown))
         return shown[: self._most]
 
     async def _parts_of(self, catalog: Catalog, session: Session) -> list[Entry]:
         known = await catalog.describe(self._job_ids)
         found: list[Entry] = []
         for job_id in self._job_ids:
-            whole = recognized(known, job_id, session)
+            whole = references.recognized(known, job_id, session)
             if not whole.detail.array_size and not whole.detail.nodes:
                 raise FarcallError(
                     f"job {job_id} is neither an array nor a multi-node job. Run `farcall "
                     f"describe {job_id}` to see it."
                 )
-            found += await _parts(session, whole, self.wanted, self._most)
+            found += await self._parts(session, whole, self._most)
         return found[: self._most]
+
+    async def _parts(self, session: Session, whole: Entry, limit: int) -> list[Entry]:
+        """Return a job's array tasks or nodes; empty for other jobs."""
+        if whole.detail.array_size:
+            details = await self._children(session, whole.detail)
+        else:
+            nodes = await explain.nodes_of(session, whole.detail)
+            details = [nodes[number] for number in sorted(nodes)]
+        return [replace(whole, detail=d) for d in details if self.query.has_state(d)][:limit]
+
+    async def _children(self, session: Session, parent: JobDetail) -> list[JobDetail]:
+        """Return an array's tasks in order: one request per status and 1000 tasks."""
+        counts, wanted = parent.status_summary, self.query.states
+        found: list[JobDetail] = []
+        for status in JobStatus:
+            is_failed = status is JobStatus.FAILED and json_view.CANCELLED in wanted
+            if wanted and status.value not in wanted and not is_failed:
+                continue
+            if counts.get(status.value) or not counts:
+                async for page in session.backend.list_children(parent.job_id, status):
+                    found += [child_of(parent, listed) for listed in page]
+        return sorted(found, key=lambda child: child.index)
 
 
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
@@ -361,49 +367,6 @@ def _say_troubles(entries: Sequence[Entry]) -> None:
         say(f"... and {len(troubles) - _MOST_TROUBLES} similar messages", err=True)
 
 
-async def _first(
-    entries: AsyncIterator[Entry], wanted: Collection[str], limit: int
-) -> list[Entry]:
-    found: list[Entry] = []
-    async for entry in entries:
-        if _is_in(entry, wanted):
-            found.append(entry)
-        if len(found) == limit:
-            break
-    return found
-
-
-async def _parts(
-    session: Session, whole: Entry, wanted: Collection[str], limit: int
-) -> list[Entry]:
-    """Return a job's array tasks or nodes; empty for other jobs."""
-    if whole.detail.array_size:
-        return await _children(session, whole, wanted, limit)
-    found = await explain.nodes_of(session, whole.detail)
-    parts = [replace(whole, detail=found[number]) for number in sorted(found)]
-    return [part for part in parts if _is_in(part, wanted)][:limit]
-
-
-async def _children(
-    session: Session, parent: Entry, wanted: Collection[str], limit: int
-) -> list[Entry]:
-    """Return an array's tasks in order: one request per status and 1000 tasks."""
-    counts = parent.detail.status_summary
-    found: list[Entry] = []
-    for status in JobStatus:
-        asked = not wanted or not {status.value, _cancelled(status)}.isdisjoint(wanted)
-        if asked and (counts.get(status.value) or not counts):
-            async for page in session.backend.list_children(parent.detail.job_id, status):
-                children = (child_of(parent.detail, listed) for listed in page)
-                found += [replace(parent, detail=child) for child in children]
-    found = [child for child in found if _is_in(child, wanted)]
-    return sorted(found, key=lambda child: child.detail.index)[:limit]
-
-
-def _cancelled(status: JobStatus) -> str:
-    return json_view.CANCELLED if status is JobStatus.FAILED else status.value
-
-
 def _footer(count: int, limit: int, query: Query | None) -> str:
     told = counted(count, "job")
     if count == limit:
@@ -422,20 +385,6 @@ def _footer(count: int, limit: int, query: Query | None) -> str:
 
 
 # --- farcall describe -------------------------------------------------------------------------
-
-
-def recognized(known: dict[str, Entry | None], job_id: str, session: Session) -> Entry:
-    """Return one of the jobs that `Catalog.describe` found.
-
-    Raises:
-        UnknownError: Batch does not know the job, or farcall did not submit it.
-    """
-    if job_id not in known:
-        raise UnknownError(session.backend.unknown(job_id))
-    entry = known[job_id]
-    if entry is None:
-        raise UnknownError(f"job {job_id} was not submitted by farcall")
-    return entry
 
 
 @click.command("describe")
@@ -465,6 +414,5 @@ def describe_job(reference: str | None, *, as_json: bool) -> None:
 async def _overview(reference: str | None) -> tuple[Entry, dict[str, object]]:
     settings, session = await opened()
     job_id = await references.job_id(settings, session, reference)
-    known = await Catalog(session.backend).describe([job_id])
-    entry = recognized(known, job_id, session)
+    entry = await references.described(session, job_id)
     return entry, await describe.of(session, entry)

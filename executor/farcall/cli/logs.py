@@ -175,10 +175,7 @@ class _Source(NamedTuple):
 async def _one(reference: str | None, *, quiet: bool) -> tuple[Session, Entry]:
     settings, session = await opened()
     job_id = await references.job_id(settings, session, reference, quiet=quiet)
-    entry = Entry.of(await session.describe(job_id))
-    if entry is None:
-        raise UnknownError(f"job {job_id} was not submitted by farcall")
-    return session, entry
+    return session, await references.described(session, job_id)
 
 
 async def _all_of(query: Query) -> tuple[Session, list[Entry]]:

@@ -5,14 +5,14 @@ If an argument is not an ID, its job is printed to stderr.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from farcall.cli import tables
 from farcall.cli.printing import say
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
 from farcall.model.settings import Settings
-from farcall.operations.catalog import Entry
+from farcall.operations.catalog import Catalog, Entry
 from farcall.operations.finding import Finder
 
 
@@ -40,21 +40,27 @@ async def job_id(
     return newest.detail.job_id
 
 
-async def job_ids(
-    settings: Settings, session: Session, references: Collection[str]
-) -> tuple[list[str], dict[str, str]]:
-    """Return the job IDs for arguments, or the user's newest job without any.
-
-    Returns:
-        The unique IDs, and the reasons for arguments that match no job.
+async def described(session: Session, job_id: str) -> Entry:
+    """Return Batch's description of a job.
 
     Raises:
-        UnknownError: There is no newest job.
-        ServiceError: An AWS call failed.
+        UnknownError: Batch does not know the job, or farcall did not submit it.
     """
-    if not references:
-        return [await job_id(settings, session, None)], {}
-    return await found(Finder(session.backend, [settings.queue], this_user()), references)
+    return recognized(await Catalog(session.backend).describe([job_id]), job_id, session)
+
+
+def recognized(known: Mapping[str, Entry | None], job_id: str, session: Session) -> Entry:
+    """Return one of the jobs that `Catalog.describe` found.
+
+    Raises:
+        UnknownError: Batch does not know the job, or farcall did not submit it.
+    """
+    if job_id not in known:
+        raise UnknownError(session.backend.unknown(job_id))
+    entry = known[job_id]
+    if entry is None:
+        raise UnknownError(f"job {job_id} was not submitted by farcall")
+    return entry
 
 
 async def found(

@@ -10,13 +10,13 @@ import click
 
 from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import opened, seconds
-from farcall.cli.list import recognized
 from farcall.cli.printing import say
-from farcall.engine.session import Session
+from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobStatus
 from farcall.model.names import named
 from farcall.operations.catalog import Catalog
+from farcall.operations.finding import Finder
 
 _LOOK_S = (0.5, 5.0)
 """Minimum and maximum interval between polls in seconds: after a job's end, and idle."""
@@ -52,7 +52,11 @@ def wait_for_jobs(arguments: tuple[str, ...], timeout_s: float | None, *, is_any
 
 async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: bool) -> int:
     settings, session = await opened()
-    job_ids, missing = await references.job_ids(settings, session, arguments)
+    if arguments:
+        finder = Finder(session.backend, [settings.queue], this_user())
+        job_ids, missing = await references.found(finder, arguments)
+    else:
+        job_ids, missing = [await references.job_id(settings, session, None)], {}
     for text in missing.values():
         say(text, err=True)
     waiting = _Waiting(session, job_ids, exit_codes.UNKNOWN if missing else 0)
@@ -107,7 +111,7 @@ class _Waiting:
         known = await Catalog(self._session.backend).describe(self.left)
         for job_id in list(self.left):
             try:
-                entry = recognized(known, job_id, self._session)
+                entry = references.recognized(known, job_id, self._session)
             except UnknownError as error:
                 say(str(error), err=True)
                 self._record_end(job_id, exit_codes.UNKNOWN)

@@ -16,6 +16,7 @@ from farcall.backends.base import Backend
 from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
+from farcall.operations import json_view
 from farcall_runtime.contract import (
     ENV_BUNDLE,
     ENV_DISPATCH,
@@ -117,12 +118,6 @@ class Entry:
         said = self.detail.environment.get(ENV_RETRY_OF, "")
         return said if _JOB.fullmatch(said) and not self.is_command else ""
 
-    def has_status(self, statuses: Iterable[JobStatus]) -> bool:
-        """Return whether the job, or one of its array tasks, has one of these statuses."""
-        counts = self.detail.status_summary
-        own = (self.detail.status, self.detail.furthest)
-        return any(s in own or counts.get(s.value) for s in statuses)
-
 
 class Query(NamedTuple):
     """Filter for jobs; unset fields match all jobs.
@@ -131,14 +126,14 @@ class Query(NamedTuple):
         user: Submitting user, as `Entry.user`.
         workflow: The workflow's name, or a dispatch's ID.
         run: A client's run or a dispatch.
-        statuses: Statuses, of which the job or one of its array tasks has one.
+        states: States from `json_view.STATES`, of which the job or an array task has one.
         since: Earliest submission time.
     """
 
     user: str | None = None
     workflow: str | None = None
     run: str | None = None
-    statuses: frozenset[JobStatus] = frozenset()
+    states: frozenset[str] = frozenset()
     since: datetime | None = None
 
     def fits(self, entry: Entry) -> bool:
@@ -147,8 +142,15 @@ class Query(NamedTuple):
             self.user in (None, entry.user)
             and self.workflow in (None, *entry.workflow)
             and self.run in (None, entry.run, entry.client)
-            and (not self.statuses or entry.has_status(self.statuses))
+            and self.has_state(entry.detail)
         )
+
+    def has_state(self, detail: JobDetail) -> bool:
+        """Return whether a job, or one of its array tasks, has one of the states."""
+        own, counts = json_view.state(detail), detail.status_summary
+        if not self.states or own in self.states:
+            return True
+        return own != json_view.CANCELLED and any(counts.get(state) for state in self.states)
 
 
 class Catalog:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
-from farcall.operations.catalog import Entry
+
+if TYPE_CHECKING:
+    from farcall.operations.catalog import Entry
 
 CANCELLED = "CANCELLED"
 """State of a cancelled job. Batch calls it FAILED."""

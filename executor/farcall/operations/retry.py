@@ -9,9 +9,9 @@ from farcall.engine import retry
 from farcall.engine.retry import Plan
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, JobLostError, NothingToRetryError, ServiceError
-from farcall.model.jobs import JobStatus
 from farcall.model.settings import Settings
 from farcall.model.settings_help import describe
+from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 
 SHOWN = ("vcpu", "memory", "num_gpus", "time_limit", "retry_attempts", "queue")
@@ -156,7 +156,7 @@ async def jobs_of(session: Session, queues: Collection[str], run_name: str) -> l
     Raises:
         ServiceError: AWS refused a call.
     """
-    query = Query(run=run_name, statuses=frozenset({JobStatus.FAILED}))
+    query = Query(run=run_name, states=frozenset({"FAILED", json_view.CANCELLED}))
     found = [entry async for entry in Catalog(session.backend).find(queues, query)]
     found.reverse()
     return [entry for entry in found if not entry.is_command]

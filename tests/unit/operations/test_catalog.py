@@ -89,9 +89,9 @@ def test_invalid_run_name_is_ignored(run):
         (Query(run="d-1"), True),
         (Query(run="mary-jane-20261122-101500-0a1b2c"), True),
         (Query(run="nightly"), False),
-        (Query(statuses=frozenset({JobStatus.PENDING})), True),
-        (Query(statuses=frozenset({JobStatus.FAILED})), True),
-        (Query(statuses=frozenset({JobStatus.RUNNING, JobStatus.SUCCEEDED})), False),
+        (Query(states=frozenset({"PENDING"})), True),
+        (Query(states=frozenset({"FAILED"})), True),
+        (Query(states=frozenset({"RUNNING", "SUCCEEDED"})), False),
         (Query(since=datetime(2100, 1, 1, tzinfo=timezone.utc)), True),
     ],
 )

@@ -11,7 +11,7 @@ from farcall.model import errors
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.operations import describe, json_view
-from farcall.operations.catalog import Entry
+from farcall.operations.catalog import Entry, Query
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
@@ -196,7 +196,7 @@ def test_unlisted_node_has_state_of_job(whole, fields, state):
 def test_array_has_state_of_furthest_task(counts, state):
     array = entry(status=JobStatus.PENDING, array_size=10, status_summary=counts)
     assert json_view.state(array.detail) == json_view.job(array)["state"] == state
-    assert array.has_status([JobStatus(state)])
+    assert Query(states=frozenset([state])).fits(array)
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.FAILED])

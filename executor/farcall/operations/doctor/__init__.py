@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
 
 from farcall.aws.clients import Aws
-from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told, waiting
+from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, guarded, told
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.model.errors import FarcallError
@@ -20,17 +19,11 @@ from farcall.storage import doctor
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]
 
 
-async def examine(
-    time_limit_s: float = 30,
-    tell: Callable[[list[str]], object] = lambda _: None,
-    every_s: float = 1.0,
-) -> list[Finding]:
+async def examine(time_limit_s: float = 30) -> list[Finding]:
     """Run all checks concurrently, with the current options.
 
     Args:
         time_limit_s: Time limit of each check in seconds.
-        tell: Called at intervals with the pending checks, their duration, and the latest failure.
-        every_s: Interval of these calls in seconds.
 
     Returns:
         The findings in reading order; nothing is raised.
@@ -45,19 +38,11 @@ async def examine(
     except FarcallError as error:
         return [*findings, told("credentials", error)]
     backend = open_backend(settings, access)
-    telling = asyncio.ensure_future(_tell(tell, every_s))
     try:
         return findings + await _examine(access, backend, settings, time_limit_s)
     finally:
-        telling.cancel()
         await backend.close()
         await access.close()
-
-
-async def _tell(tell: Callable[[list[str]], object], every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        tell([str(each) for each in waiting])
 
 
 async def _examine(

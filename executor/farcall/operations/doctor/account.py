@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import clients, endpoints, error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.findings import FAILED, OK, WARNING, Finding, Waiting, parted, told
+from farcall.aws.findings import FAILED, OK, WARNING, Finding, parted, told
 from farcall.deploy import stack_options
 from farcall.deploy.aws_calls import ask
 from farcall.deploy.contents import TAG
@@ -50,14 +50,14 @@ async def identify(access: Aws, settings: Settings, time_limit_s: float) -> Iden
 
 async def _asked(access: Aws, time_limit_s: float) -> Identity:
     name = "credentials"
-    here = Waiting(name)
+    heard = [""]
     try:
         asking = clients.call(await access.client("sts"), "get_caller_identity")
-        with error_translation.listening(here.hear):
+        with error_translation.listening(heard.append):
             reply = await within(time_limit_s, asking)
     except asyncio.TimeoutError:
         found = f"STS did not return an identity within {time_limit_s:g} s"
-        found += f"; the last response: {here.heard}" if here.heard else ""
+        found += f"; the last response: {heard[-1]}" if heard[-1] else ""
         return Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
         finding = told(name, error)
