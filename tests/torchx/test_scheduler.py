@@ -68,7 +68,7 @@ def test_runner_accepts_unregistered_factory():
 def test_app_id_namespace_overrides_settings(monkeypatch):
     monkeypatch.setenv("FARCALL_NAMESPACE", "mine")
     places = Namespaces()
-    assert places.settings("ml").namespace == "ml"
-    assert places.settings("").namespace == "mine"
-    assert places.asked({"context": "c", "namespace": None, "other": 1}).context == "c"
-    assert {places.settings("").backend, places.asked({}).backend} == {"kubernetes"}
+    assert places.settings({}, "ml").namespace == "ml"
+    assert places.settings({}).namespace == "mine"
+    assert places.settings({"context": "c", "namespace": None, "other": 1}).context == "c"
+    assert places.settings({}).backend == "kubernetes"

@@ -5,12 +5,12 @@ Both submit apps as command jobs.
 ===============  ====================================================================
 scheduler        methods that TorchX calls, for every platform
 options          ``-cfg`` options, for every platform
-roles            role parsing that all platforms share
+roles            role parsing and node groups, for every platform
 request          request that a dry run shows and `schedule` submits
 apps, states     jobs as apps
 workspace        folder that is uploaded with an app
-batch/           options, mapping, request and scheduler of AWS Batch
-kubernetes/      options, mapping, request, places and scheduler of Kubernetes
+batch/           options, mapping and scheduler of AWS Batch
+kubernetes/      options, mapping and scheduler of Kubernetes
 ===============  ====================================================================
 
 TorchX finds the schedulers through modules of ``torchx_plugins.schedulers``, a package next to

@@ -24,18 +24,12 @@ from farcall.torchx import states
 class Places(Protocol):
     """Queues or namespaces before the colon of an app's ID; one subclass per platform."""
 
-    def settings(self, place: str) -> Settings:
-        """Return the settings for finding the apps of a place.
+    def settings(self, cfg: Mapping[str, Any], place: str = "") -> Settings:
+        """Return the settings for listing apps, or for finding the apps of a place.
 
         Args:
+            cfg: TorchX's options.
             place: The place; empty if only the app's name is known.
-
-        Raises:
-            SettingsError: A setting in ``farcall.toml`` or the environment is wrong.
-        """
-
-    def asked(self, cfg: Mapping[str, Any]) -> Settings:
-        """Return the settings for listing apps.
 
         Raises:
             SettingsError: A setting is wrong.
@@ -142,7 +136,7 @@ class Apps:
         Raises:
             SettingsError: A setting in ``farcall.toml`` or the environment is wrong.
         """
-        return self._settings.get(app_id) or self._places.settings(app_id.rpartition(":")[0])
+        return self._settings.get(app_id) or self._places.settings({}, app_id.rpartition(":")[0])
 
     async def look(self, app_id: str) -> App | None:
         """Return an app's current state on the platform, or None if it does not exist.

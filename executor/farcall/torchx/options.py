@@ -90,17 +90,18 @@ class FarcallOptions(StructuredOpts):
         """Return why a job cannot download its workspace from the bucket; empty if it can."""
         raise NotImplementedError
 
-    def _settings(self, app: Mapping[str, Any], more: dict[str, Any]) -> Settings:
+    def _settings(self, app: Mapping[str, Any], more: dict[str, Any], name: str) -> Settings:
         """Build settings; errors name run options as in TorchX.
 
         Args:
             app: Options that the app determines.
             more: Run options that are not strings in farcall, by farcall's names.
+            name: Name of the app: its workflow if the settings name none.
         """
         wanted = {ours: getattr(self, theirs) for theirs, ours in self.SPELLED.items()} | more
         given = {ours: value for ours, value in wanted.items() if value is not None}
         try:
-            return Settings(**{**app, **given})
+            found = Settings(**{**app, **given})
         except SettingsError as error:
             names = {ours: theirs for theirs, ours in self.SPELLED.items()}
             option = error.option
@@ -109,14 +110,12 @@ class FarcallOptions(StructuredOpts):
             allowed = str(error).partition(": ")[2].partition(". Set ")[0]
             shown = given[option] if names[option] not in self.SECRET else ...
             raise wrong_option(names[option], shown, allowed) from None
+        if found.workflow:
+            return found
+        return found.replace(workflow=terminal.in_a_line(name)[:128])
 
 
 Options = TypeVar("Options", bound=FarcallOptions)
-
-
-def workflow(settings: Settings, name: str) -> dict[str, Any]:
-    """Return an app's workflow for settings that name none."""
-    return {} if settings.workflow else {"workflow": terminal.in_a_line(name)[:128]}
 
 
 def wrong_option(option: str, found: object, allowed: str) -> SettingsError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,10 @@ from farcall.backends import open_backend
 from farcall.backends.base import JobSpec
 from farcall.engine.sender import command_of
 from farcall.engine.session import Session
-from farcall.model.commands import ENV_RUN, Nodes
+from farcall.model.commands import ENV_RUN
 from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
+from farcall.torchx.roles import Planned
 
 _HOW = (
     "backend",
@@ -82,14 +83,15 @@ def chosen(settings: Settings, more: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in (*_HOW, *more) if name in set_}
 
 
-async def write(name: str, groups: Sequence[Nodes], settings: Settings) -> dict[str, Any]:
+async def write(planned: Planned[Any]) -> dict[str, Any]:
     """Build a job's requests without contacting the platform.
 
     Raises:
         SettingsError: The platform would reject the job, or the profile does not exist.
         TaskTooLargeError: Commands and variables exceed a limit of the platform.
     """
-    spec = command_of(settings, groups, name, _LONGEST_RUN)
+    settings = planned.settings
+    spec = command_of(settings, planned.groups, planned.name, _LONGEST_RUN)
     access = await Aws.configured(settings)
     try:
         found = await open_backend(settings, access).plan(spec, offline=True)

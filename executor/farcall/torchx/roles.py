@@ -5,17 +5,29 @@ from __future__ import annotations
 import copy
 import getpass
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
 
 import torchx
-from torchx.specs import MISSING, NULL_RESOURCE, AppDef, DeviceMount, Role
+from torchx.specs import (
+    MISSING,
+    NULL_RESOURCE,
+    AppDef,
+    DeviceMount,
+    RetryPolicy,
+    Role,
+    VolumeMount,
+)
+from torchx.specs import BindMount as FolderMount
 from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.specs.overlays import apply_overlay, get_overlay, validate_overlay
 
-from farcall.model.commands import Device
+from farcall.model.commands import BindMount, Device, Mount, Nodes
 from farcall.model.errors import SettingsError
 from farcall.model.option_values import MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NO_TAG
+from farcall.model.settings import Settings
+from farcall.torchx.options import Options, wrong_option
 
 TAG_VERSION = "torchx.pytorch.org/version"
 TAG_APP = "torchx.pytorch.org/app-name"
@@ -25,10 +37,32 @@ ENV_ROLE_INDEX = "TORCHX_ROLE_IDX"
 ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
 ENV_IMAGE = "TORCHX_IMAGE"
 
+_MOST_NODES, _MOST_ATTEMPTS = 1000, 10
 _LEAST_MEMORY_MB = 4
 
 _NESTED = "__torchx_overlays__"
 """Marker that `set_overlay` adds to its overlays."""
+
+
+@dataclass(frozen=True)
+class Planned(Generic[Options]):
+    """App as a command job, before its request is built.
+
+    Attributes:
+        name: The job's unique name.
+        groups: Commands of the job's nodes, one group for each role.
+        settings: Queue or namespace, attempts, tags and the like.
+        options: The scheduler's options.
+        details: Fields of each role that a node group does not have.
+        warnings: Requests of the app that the platform cannot fulfill.
+    """
+
+    name: str
+    groups: tuple[Nodes, ...]
+    settings: Settings
+    options: Options
+    details: tuple[Any, ...] = field(repr=False)
+    warnings: tuple[str, ...]
 
 
 class Warnings:
@@ -51,7 +85,7 @@ def wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:
     return SettingsError(f"role {role.name}: {what} is {found!r}: {allowed}", option=what)
 
 
-def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
+def check_replicas(roles: Sequence[Role], platform: str) -> None:
     """Reject roles without replicas, and more replicas than a job's maximum of nodes.
 
     Raises:
@@ -61,21 +95,17 @@ def check_replicas(roles: Sequence[Role], most: int, platform: str) -> None:
         if role.num_replicas < 1:
             raise wrong(role, "num_replicas", role.num_replicas, "use 1 or more")
     replicas = sum(role.num_replicas for role in roles)
-    if replicas > most:
+    if replicas > _MOST_NODES:
         each = ", ".join(f"role {role.name}: {role.num_replicas}" for role in roles)
         raise SettingsError(
             f"num_replicas is {replicas} in total ({each}), but {platform} supports at most "
-            f"{most} nodes. Request fewer replicas.",
+            f"{_MOST_NODES} nodes. Request fewer replicas.",
             option="num_replicas",
         )
 
 
-def check_resource(role: Role) -> None:
-    """Reject a missing resource and one that is not numeric.
-
-    Raises:
-        SettingsError: The resource is missing or not numeric.
-    """
+def _check_resource(role: Role) -> None:
+    """Reject a missing resource and one that is not numeric."""
     resource = role.resource
     if resource == NULL_RESOURCE:
         raise SettingsError(
@@ -95,18 +125,13 @@ def check_resource(role: Role) -> None:
         raise wrong(role, "resource.gpu", resource.gpu, "use a whole number")
 
 
-def check_image(role: Role) -> None:
-    """Reject a role without an image.
+def attempts(roles: Sequence[Role], warnings: Warnings, whole: str) -> int:
+    """Return a job's attempts; warn about retries that only some replicas request.
 
-    Raises:
-        SettingsError: The role has no image.
-    """
-    if not role.image or role.image == MISSING:
-        raise wrong(role, "image", role.image, "name an image")
-
-
-def most_retries(roles: Sequence[Role]) -> int:
-    """Return the maximum of the roles' retries.
+    Args:
+        roles: The app's roles.
+        warnings: Records the warnings.
+        whole: Why replicas are not retried separately; empty for an app of one node.
 
     Raises:
         SettingsError: A role's retries are not a whole number.
@@ -114,7 +139,16 @@ def most_retries(roles: Sequence[Role]) -> int:
     for role in roles:
         if not isinstance(role.max_retries, int) or role.max_retries < 0:
             raise wrong(role, "max_retries", role.max_retries, "use a whole number")
-    return max((role.max_retries for role in roles), default=0)
+    most = max((role.max_retries for role in roles), default=0)
+    for role in roles:
+        retries = f"max_retries is {role.max_retries}, but"
+        if role.max_retries < most:
+            warnings(role, f"{retries} {most} applies to all roles: {whole}")
+        elif most >= _MOST_ATTEMPTS:
+            warnings(role, f"{retries} farcall makes at most {_MOST_ATTEMPTS} attempts")
+        if most and whole and role.retry_policy != RetryPolicy.APPLICATION:
+            warnings(role, f"retry_policy is {role.retry_policy.value}, but {whole}")
+    return min(most + 1, _MOST_ATTEMPTS)
 
 
 def instance_types(roles: Sequence[Role]) -> dict[str, str]:
@@ -126,20 +160,65 @@ def instance_types(roles: Sequence[Role]) -> dict[str, str]:
     }
 
 
-def command(role: Role) -> list[str]:
-    """Return a role's command; empty for the image's own."""
-    first = [] if role.entrypoint == MISSING else [role.entrypoint]
-    return [*first, *role.args]
+def nodes(role: Role, index: int, shm_size: int | None, **more: Any) -> Nodes:
+    """Return a role's node group, with a node for each replica.
+
+    Args:
+        role: The role, with its macros replaced.
+        index: The role's position in the app.
+        shm_size: Run option of this name in MiB; 0 for the platform's default.
+        **more: Fields that depend on the platform.
+
+    Raises:
+        SettingsError: The resource, the image or the run option is wrong.
+    """
+    _check_resource(role)
+    if not role.image or role.image == MISSING:
+        raise wrong(role, "image", role.image, "name an image")
+    own = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
+    return Nodes(
+        count=role.num_replicas,
+        image=role.image,
+        command=[*([] if role.entrypoint == MISSING else [role.entrypoint]), *role.args],
+        env={**role.env, **own},
+        vcpu=role.resource.cpu if role.resource.cpu > 0 else 1,
+        memory=role.resource.memMB / 1024,
+        num_gpus=max(int(role.resource.gpu), 0),
+        shm_size=_shm_size(role, shm_size),
+        name=f"role {role.name}",
+        **more,
+    )
 
 
-def environment(role: Role, index: int) -> dict[str, str]:
-    """Return a role's variables."""
-    return {
-        **role.env,
-        ENV_ROLE_INDEX: str(index),
-        ENV_ROLE_NAME: role.name,
-        ENV_IMAGE: role.image,
-    }
+def _shm_size(role: Role, wanted: int | None) -> float | None:
+    """Return the size of /dev/shm in GiB; PyTorch's loaders need more than 64 MiB."""
+    if wanted == 0:
+        return None
+    if wanted is None:
+        return role.resource.memMB / 1024
+    if not 0 < wanted <= role.resource.memMB:
+        most = f"the {role.resource.memMB} MiB of memory of role {role.name}"
+        raise wrong_option("shm_size", wanted, f"use 0 to {most}")
+    return wanted / 1024
+
+
+def mounts(role: Role, volume: Callable[[VolumeMount], Mount]) -> tuple[list[Mount], list[Device]]:
+    """Return the folders, volumes and devices that a role mounts.
+
+    Args:
+        role: The role.
+        volume: Converts a volume.
+    """
+    found: list[Mount] = []
+    devices: list[Device] = []
+    for mount in role.mounts:
+        if isinstance(mount, DeviceMount):
+            devices.append(device(mount))
+        elif isinstance(mount, FolderMount):
+            found.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
+        else:
+            found.append(volume(mount))
+    return found, devices
 
 
 def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, str]:

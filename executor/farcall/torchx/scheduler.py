@@ -7,17 +7,16 @@ thread of the process serves all calls, with the sessions that are open there.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import logging
 import re
 import socket
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
 from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
@@ -27,11 +26,13 @@ from farcall.client.loop_thread import LoopThread
 from farcall.engine.session import Session, session_for
 from farcall.model import terminal
 from farcall.model.errors import FarcallError, SettingsError, UnknownError
+from farcall.model.output import LogLine
 from farcall.model.settings import Settings
-from farcall.torchx import request, states
+from farcall.torchx import request, roles, states
 from farcall.torchx.apps import App, Apps, Places, Wanted, listed
 from farcall.torchx.options import Options
 from farcall.torchx.request import Request
+from farcall.torchx.roles import Planned
 from farcall.torchx.workspace import FarcallWorkspaceMixin
 
 # --- App logs: the lines of a replica, with TorchX's filters ------------------------------------
@@ -39,31 +40,8 @@ from farcall.torchx.workspace import FarcallWorkspaceMixin
 # Replicas whose logs one process follows share requests; see `farcall.engine.logs.nodes`.
 
 
-class Selection(NamedTuple):
-    """Filter for log lines.
-
-    Attributes:
-        pattern: Regular expression that lines must match; None for all lines.
-        since: Earliest time of a line, inclusive.
-        until: Latest time of a line, exclusive.
-        follow: Whether to wait for further lines.
-    """
-
-    pattern: re.Pattern[str] | None
-    since: datetime | None
-    until: datetime | None
-    follow: bool
-
-
-def selection(
-    regex: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    streams: Stream | None,
-    *,
-    follow: bool,
-) -> Selection:
-    """Convert and check TorchX's log arguments. Times without a zone are local.
+def _pattern(regex: str | None, streams: Stream | None) -> re.Pattern[str]:
+    """Check TorchX's filters; return the expression that lines must match.
 
     Raises:
         SettingsError: The expression is invalid, or only one of both streams is requested.
@@ -74,33 +52,24 @@ def selection(
             option="streams",
         )
     try:
-        pattern = re.compile(regex) if regex else None
+        return re.compile(regex or "")
     except re.error as error:
         raise SettingsError(
             f"regex is {regex!r}, which is not a valid regular expression: {error}", option="regex"
         ) from None
-    return Selection(pattern, _aware(since), _aware(until), follow)
 
 
-async def lines(app: App, node: int, wanted: Selection) -> AsyncIterator[str]:
-    """Yield a node's log lines, including line ends.
+async def _lines(
+    batches: AsyncGenerator[list[LogLine], None], pattern: re.Pattern[str]
+) -> AsyncIterator[str]:
+    """Yield log lines that match, including line ends.
 
     Control characters are escaped, because TorchX prints the lines as they are; colors stay.
-
-    Raises:
-        ServiceError: A call to a service failed.
     """
-    batches = app.session.node_logs.batches(
-        app.detail.job_id,
-        [node],
-        follow=wanted.follow,
-        since=wanted.since,
-        until=wanted.until,
-    )
     async with contextlib.aclosing(batches):
         async for batch in batches:
             for line in batch:
-                if wanted.pattern is None or wanted.pattern.search(line.text):
+                if pattern.search(line.text):
                     yield f"{terminal.output(line.text)}\n"
 
 
@@ -166,14 +135,6 @@ def _tell_of_thread(args: threading.ExceptHookArgs) -> None:
 _log = logging.getLogger("farcall")
 
 
-class Planned(Protocol):
-    """App as a job of a platform, before its request is built."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Requests of the app that the platform cannot fulfill."""
-
-
 class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Options]):
     """Scheduler that runs TorchX apps as command jobs; one subclass per platform.
 
@@ -197,7 +158,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
     # --- platform-specific conversion ---------------------------------------------------------
 
     @abstractmethod
-    def _planned(self, app: AppDef, cfg: Options) -> Planned:
+    def _planned(self, app: AppDef, cfg: Options) -> Planned[Options]:
         """Map an app to a job without changing the app.
 
         Raises:
@@ -205,12 +166,11 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         """
 
     @abstractmethod
-    async def _written(self, planned: Any) -> Request:
-        """Build the request for the return value of `_planned`, without any request.
+    def _request(self, planned: Planned[Options], found: dict[str, Any]) -> Request:
+        """Convert the return value of `Backend.plan` into an app's request.
 
         Raises:
-            SettingsError: The platform would reject the job.
-            TaskTooLargeError: Commands and variables exceed a limit.
+            SettingsError: A role's overlay cannot be merged.
         """
 
     @abstractmethod
@@ -243,7 +203,9 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         planned = self._planned(app, cfg)
         for warning in planned.warnings:
             _log.warning("%s", warning)
-        wanted = self._loop.run(self._written(planned))
+        with self.OPTIONS.in_words():
+            found = self._loop.run(request.write(planned))
+        wanted = self._request(planned, found)
         wanted.images_to_push = images
         return AppDryRunInfo(wanted, str)
 
@@ -325,7 +287,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         )
 
         async def read() -> list[ListAppResponse]:
-            found = listed(self.PLACES, self.PLACES.asked(asked), wanted)
+            found = listed(self.PLACES, self.PLACES.settings(asked), wanted)
             return [
                 ListAppResponse(
                     app_id=app_id,
@@ -368,7 +330,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
     async def _end(self, app_id: str, what: str) -> App | None:
         app = await self._apps.look(app_id)
         if app is not None and not app.detail.status.is_final:
-            reason = f"{what} by {_user()} on {socket.gethostname()}, with TorchX"
+            reason = f"{what} by {roles.login()} on {socket.gethostname()}, with TorchX"
             raise_first(await app.session.terminations.end([app.detail.job_id], reason))
         return app
 
@@ -404,12 +366,19 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             UnknownError: The app does not exist.
             ServiceError: A call to a service failed.
         """
-        wanted = selection(regex, since, until, streams, follow=should_tail)
+        pattern = _pattern(regex, streams)
         app = self._loop.run(self._apps.look(app_id))
         if app is None:
             raise UnknownError(f"app {app_id} does not exist. Run `torchx list` to list the apps.")
         node = states.node_of(app.detail, role_name, k)
-        return self._loop.stream(lines(app, node, wanted))
+        batches = app.session.node_logs.batches(
+            app.detail.job_id,
+            [node],
+            follow=should_tail,
+            since=_aware(since),
+            until=_aware(until),
+        )
+        return self._loop.stream(_lines(batches, pattern))
 
 
 def _states(given: Any) -> frozenset[AppState]:
@@ -422,10 +391,3 @@ def _states(given: Any) -> frozenset[AppState]:
             allowed = " or ".join(state.name for state in AppState)
             raise SettingsError(f"states has {name!r}: use {allowed}", option="states") from None
     return frozenset(found)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may have a uid without a user
-        return "somebody"

@@ -26,30 +26,29 @@ metadata["aws_batch"]               merged into the containerProperties of the r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from torchx.schedulers.devices import DEVICES
-from torchx.specs import AppDef, DeviceMount, RetryPolicy, Role, VolumeMount, macros
+from torchx.specs import AppDef, DeviceMount, Role, VolumeMount, macros
 from torchx.specs import BindMount as FolderMount
 from torchx.specs.named_resources_aws import K8S_ITYPE
 
 from farcall.model import names
-from farcall.model.commands import BindMount, Device, EfsMount, Mount, Nodes
+from farcall.model.commands import Device, EfsMount, Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 from farcall.model.start_script import unwrap
 from farcall.torchx import roles
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.options import wrong_option
-from farcall.torchx.roles import Warnings, wrong
+from farcall.torchx.roles import Planned, Warnings, wrong
 
 SCHEDULER = "aws_batch"
 OVERLAY = "ContainerProperties"
 """Overlay kind for `torchx.specs.overlays.set_overlay`."""
 
-MOST_ROLES, MOST_NODES, MOST_ATTEMPTS = 5, 1000, 10
+_MOST_ROLES = 5
 _NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
 _MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -57,28 +56,7 @@ _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _OF_ROLE = ("command", "environment", "image", "resourceRequirements")
 """Container fields that a role sets itself."""
 
-
-@dataclass(frozen=True)
-class Planned:
-    """App as a command job.
-
-    Attributes:
-        name: The job's name.
-        groups: Commands of the job's nodes, one group for each role.
-        settings: Queue, IAM roles, attempts, tags.
-        overlays: Fields to merge into each group's containers.
-        timeout_s: Maximum duration of an attempt in seconds; None for no limit.
-        propagate_tags: Whether the ECS tasks get the tags, too.
-        warnings: Requests of the app that Batch cannot fulfill.
-    """
-
-    name: str
-    groups: tuple[Nodes, ...]
-    settings: Settings
-    overlays: tuple[dict[str, Any], ...] = field(repr=False)
-    timeout_s: int | None
-    propagate_tags: bool
-    warnings: tuple[str, ...]
+_WHOLE = "Batch only retries whole jobs"
 
 
 def name_of(app: AppDef, options: BatchOptions) -> str:
@@ -92,8 +70,10 @@ def queue_name(queue: str) -> str:
     return queue.rpartition("job-queue/")[2]
 
 
-def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
+def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned[BatchOptions]:
     """Map an app to a job without changing the app.
+
+    The job's details are the roles' overlays for their containers.
 
     Raises:
         SettingsError: An option is wrong, or Batch would reject the job; it names role and field.
@@ -101,24 +81,30 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned:
     _check_size(app.roles)
     warnings = Warnings()
     settings = options.settings(
-        attempts=_attempts(app.roles, warnings),
+        attempts=roles.attempts(app.roles, warnings, _WHOLE),
         instance_type=_instance_type(app.roles),
         name=app.name,
     )
     settings = settings.replace(tags=roles.tags(app, options.user, settings.tags))
     is_fargate = "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
-    _check_platform(settings, is_fargate=is_fargate)
+    if is_fargate and not settings.batch_execution_role_name:
+        raise wrong_option(
+            "execution_role_arn",
+            None,
+            "Fargate requires the role that pulls the image and writes the log, for example "
+            "ecsTaskExecutionRole",
+        )
+    _warn_of_minimum(app.roles, warnings)
     write = _Groups(options, name, warnings, is_fargate=is_fargate)
     firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
     found = [write.resolved(role, first) for role, first in zip(app.roles, firsts, strict=False)]
     return Planned(
-        name=name,
-        groups=tuple(write.group(role, index) for index, role in enumerate(found)),
-        settings=settings,
-        overlays=tuple(map(_overlay, found)),
-        timeout_s=options.timeout_s,
-        propagate_tags=options.propagate_tags,
-        warnings=tuple(warnings.said),
+        name,
+        tuple(write.group(role, index) for index, role in enumerate(found)),
+        settings,
+        options,
+        tuple(roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE) for role in found),
+        tuple(warnings.said),
     )
 
 
@@ -182,27 +168,23 @@ class _Groups:
             role: The role, with its macros replaced.
             index: The role's position in the app.
         """
-        _check_resource(role, is_fargate=self._is_fargate)
-        roles.check_image(role)
-        if self._is_fargate:
-            self._check_fargate(role)
-        mounts, devices = self._mounts(role)
-        return Nodes(
-            count=role.num_replicas,
-            image=role.image,
-            command=roles.command(role),
-            env=roles.environment(role, index),
-            vcpu=role.resource.cpu if role.resource.cpu > 0 else 1,
-            memory=role.resource.memMB / 1024,
-            num_gpus=max(role.resource.gpu, 0),
+        mounts, devices = roles.mounts(role, partial(_volume, role))
+        found = roles.nodes(
+            role,
+            index,
+            0 if self._is_fargate else self._options.shm_size,
             mounts=mounts,
-            devices=devices,
-            shm_size=self._shm_size(role),
+            devices=[*self._devices(role), *devices],
             ulimits=self._ulimits,
             secrets=self._options.secrets or {},
             privileged=self._options.privileged,
-            name=f"role {role.name}",
         )
+        if self._is_fargate:
+            self._check_fargate(role)
+        elif role.resource.cpu > 0 and role.resource.cpu != int(role.resource.cpu):
+            allowed = "use a whole number on EC2, or platform=fargate"
+            raise wrong(role, "resource.cpu", role.resource.cpu, allowed)
+        return found
 
     def _check_fargate(self, role: Role) -> None:
         """Reject features that only EC2 instances have."""
@@ -225,18 +207,6 @@ class _Groups:
                     option, getattr(self._options, option), "not supported on Fargate"
                 )
 
-    def _mounts(self, role: Role) -> tuple[list[Mount], list[Device]]:
-        mounts: list[Mount] = []
-        devices = list(self._devices(role))
-        for mount in role.mounts:
-            if isinstance(mount, DeviceMount):
-                devices.append(roles.device(mount))
-            elif isinstance(mount, VolumeMount):
-                mounts.append(_volume(role, mount))
-            else:
-                mounts.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
-        return mounts, devices
-
     def _devices(self, role: Role) -> Iterable[Device]:
         for name, number in role.resource.devices.items():
             mounts = DEVICES.get(name)
@@ -246,72 +216,26 @@ class _Groups:
                 continue
             yield from map(roles.device, mounts(number))
 
-    def _shm_size(self, role: Role) -> float | None:
-        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than 64 MiB."""
-        wanted = self._options.shm_size
-        if self._is_fargate or wanted == 0:
-            return None
-        if wanted is None:
-            return role.resource.memMB / 1024
-        if not 0 < wanted <= role.resource.memMB:
-            most = f"the {role.resource.memMB} MiB of memory of role {role.name}"
-            raise wrong_option("shm_size", wanted, f"use 0 to {most}")
-        return wanted / 1024
-
 
 def _check_size(of: Sequence[Role]) -> None:
-    if len(of) > MOST_ROLES:
+    if len(of) > _MOST_ROLES:
         names = ", ".join(role.name for role in of)
         raise SettingsError(
-            f"the app has {len(of)} roles ({names}), but Batch supports at most {MOST_ROLES}. "
+            f"the app has {len(of)} roles ({names}), but Batch supports at most {_MOST_ROLES}. "
             "Merge roles that run the same command, or submit several apps.",
             option="roles",
         )
-    roles.check_replicas(of, MOST_NODES, "Batch")
+    roles.check_replicas(of, "Batch")
 
 
-def _check_platform(settings: Settings, *, is_fargate: bool) -> None:
-    if is_fargate and not settings.batch_execution_role_name:
-        raise wrong_option(
-            "execution_role_arn",
-            None,
-            "Fargate requires the role that pulls the image and writes the log, for example "
-            "ecsTaskExecutionRole",
-        )
-
-
-def _check_resource(role: Role, *, is_fargate: bool) -> None:
-    roles.check_resource(role)
-    resource = role.resource
-    if resource.cpu > 0 and resource.cpu != int(resource.cpu) and not is_fargate:
-        allowed = "use a whole number on EC2, or platform=fargate"
-        raise wrong(role, "resource.cpu", resource.cpu, allowed)
-
-
-def _attempts(of: Sequence[Role], warnings: Warnings) -> int:
-    """Return the job's attempts; Batch retries only whole jobs."""
-    most = roles.most_retries(of)
+def _warn_of_minimum(of: Sequence[Role], warnings: Warnings) -> None:
     for role in of:
-        _warn_of_retries(role, most, warnings)
         if role.min_replicas is not None and role.min_replicas < role.num_replicas:
             warnings(
                 role,
                 f"min_replicas is {role.min_replicas}, but Batch starts either all "
                 f"{role.num_replicas} nodes or none",
             )
-    return min(most + 1, MOST_ATTEMPTS)
-
-
-def _warn_of_retries(role: Role, most: int, warnings: Warnings) -> None:
-    whole = "Batch only retries whole jobs"
-    if role.max_retries < most:
-        warnings(
-            role, f"max_retries is {role.max_retries}, but {most} applies to all roles: {whole}"
-        )
-    elif most >= MOST_ATTEMPTS:
-        warnings(role, f"max_retries is {most}, but Batch makes at most {MOST_ATTEMPTS} attempts")
-    if most and role.retry_policy != RetryPolicy.APPLICATION:
-        warnings(role, f"retry_policy is {role.retry_policy.value}, but {whole}")
 
 
 def _instance_type(of: Sequence[Role]) -> str:
@@ -326,10 +250,6 @@ def _instance_type(of: Sequence[Role]) -> str:
             option="resource",
         )
     return types.pop() if types else ""
-
-
-def _overlay(role: Role) -> dict[str, Any]:
-    return roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE)
 
 
 def _volume(role: Role, mount: VolumeMount) -> EfsMount:

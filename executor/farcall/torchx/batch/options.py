@@ -18,25 +18,9 @@ from farcall.model.commands import Ulimit
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH
 from farcall.model.settings import Settings
-from farcall.torchx.options import FarcallOptions, workflow, wrong_option
+from farcall.torchx.options import FarcallOptions, wrong_option
 
 EC2, FARGATE = "ec2", "fargate"
-
-_SPELLED = {
-    "queue": "queue",
-    "region": "region",
-    "profile": "profile",
-    "job_role_arn": "batch_job_role_name",
-    "execution_role_arn": "batch_execution_role_name",
-    "log_group": "batch_job_log_group_name",
-    "bucket": "s3_bucket_name",
-    "share_id": "share_identifier",
-    "priority": "priority",
-    "timeout_s": "time_limit",
-    "retry_on": "retry_on",
-    "job_definition_extra": "job_definition_extra",
-}
-"""Run option to farcall's name of the same option."""
 
 _WHOLE = re.compile(r"-?\d+")
 
@@ -45,7 +29,20 @@ _WHOLE = re.compile(r"-?\d+")
 class BatchOptions(FarcallOptions):
     """Options for ``-cfg``; ``torchx runopts`` shows the text below each field."""
 
-    SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
+    SPELLED: ClassVar[Mapping[str, str]] = {
+        "queue": "queue",
+        "region": "region",
+        "profile": "profile",
+        "job_role_arn": "batch_job_role_name",
+        "execution_role_arn": "batch_execution_role_name",
+        "log_group": "batch_job_log_group_name",
+        "bucket": "s3_bucket_name",
+        "share_id": "share_identifier",
+        "priority": "priority",
+        "timeout_s": "time_limit",
+        "retry_on": "retry_on",
+        "job_definition_extra": "job_definition_extra",
+    }
     SECRET: ClassVar[tuple[str, ...]] = ("job_definition_extra",)
 
     queue: str
@@ -144,8 +141,7 @@ class BatchOptions(FarcallOptions):
             "job_definition_extra": self._extra(),
             "priority": self.priority if self.share_id else None,
         }
-        found = self._settings(app, more)
-        return found.replace(**workflow(found, name))
+        return self._settings(app, more, name)
 
     def unfetchable(self, settings: Settings) -> str:
         """Return why a job cannot download its workspace from the bucket; empty if it can."""

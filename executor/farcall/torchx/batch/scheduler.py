@@ -20,9 +20,10 @@ from farcall.model.names import BATCH, named
 from farcall.model.settings import Settings
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.batch import mapping
-from farcall.torchx.batch.mapping import Planned, amend, queue_name
+from farcall.torchx.batch.mapping import amend, queue_name
 from farcall.torchx.batch.options import BatchOptions
-from farcall.torchx.request import Request, chosen, write
+from farcall.torchx.request import Request, chosen
+from farcall.torchx.roles import Planned
 from farcall.torchx.scheduler import FarcallScheduler
 
 # --- Batch requests of an app for dry runs and submission, also after an edit -------------------
@@ -99,26 +100,26 @@ class BatchRequest(Request):
         return str(yaml.dump(self.requests, sort_keys=False))
 
 
-async def plan(planned: Planned) -> BatchRequest:
-    """Build an app's requests without calling AWS.
+def of_requests(planned: Planned[BatchOptions], found: dict[str, Any]) -> BatchRequest:
+    """Return an app's request with all fields that its roles and options set.
+
+    Args:
+        planned: The app.
+        found: The requests for the app's node groups; they are changed in place.
 
     Raises:
-        SettingsError: Batch would reject the job, or the profile does not exist.
-        TaskTooLargeError: Commands and variables exceed a limit of Batch.
+        SettingsError: A role's overlay cannot be merged.
     """
-    settings = planned.settings
-    with BatchOptions.in_words():
-        found = await write(planned.name, planned.groups, settings)
     definition, job = found["RegisterJobDefinition"], found["SubmitJob"]
     del definition["jobDefinitionName"], job["jobDefinition"]
-    amend(list(_containers(definition)), planned.overlays)
+    amend(list(_containers(definition)), planned.details)
     for overrides in _overrides(job):
         overrides["environment"] = [v for v in overrides["environment"] if v["name"] != ENV_RUN]
-    if planned.timeout_s is None:
+    if planned.options.timeout_s is None:
         del job["timeout"]
-    if not planned.propagate_tags:
+    if not planned.options.propagate_tags:
         job["propagateTags"] = False
-    return BatchRequest(definition, job, options=chosen(settings, _HOW))
+    return BatchRequest(definition, job, options=chosen(planned.settings, _HOW))
 
 
 def _containers(definition: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -143,12 +144,8 @@ def _overrides(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 class Queues:
     """Queues of one account and region; see `farcall.torchx.apps.Places`."""
 
-    def settings(self, place: str) -> Settings:
-        """Return the caller's settings, because a queue's name lacks its region."""
-        return Settings(backend=BATCH)
-
-    def asked(self, cfg: Mapping[str, Any]) -> Settings:
-        """Return the settings for listing apps, with ``region`` and ``profile``."""
+    def settings(self, cfg: Mapping[str, Any], place: str = "") -> Settings:
+        """Return the settings with ``region`` and ``profile``; a queue's name lacks both."""
         given = {name: cfg[name] for name in ("region", "profile") if cfg.get(name)}
         return Settings(backend=BATCH, **given)
 
@@ -156,7 +153,7 @@ class Queues:
         """Return the queue; if it is omitted, the settings' queue and then all others."""
         if place:
             return [place]
-        first = self.settings("").queue
+        first = self.settings({}).queue
         return sorted(await session.backend.queues(), key=lambda queue: queue != first)
 
     async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
@@ -221,11 +218,11 @@ class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
     OPTIONS = BatchOptions
     PLACES: ClassVar[Places] = Queues()
 
-    def _planned(self, app: AppDef, cfg: BatchOptions) -> mapping.Planned:
+    def _planned(self, app: AppDef, cfg: BatchOptions) -> Planned[BatchOptions]:
         return mapping.job_of(app, cfg, name=mapping.name_of(app, cfg))
 
-    async def _written(self, planned: mapping.Planned) -> BatchRequest:
-        return await plan(planned)
+    def _request(self, planned: Planned[BatchOptions], found: dict[str, Any]) -> BatchRequest:
+        return of_requests(planned, found)
 
     def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> BatchRequest:
         options = {"region": app.session.aws.region}

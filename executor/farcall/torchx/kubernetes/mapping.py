@@ -30,16 +30,16 @@ from itertools import accumulate
 from typing import Any
 
 import torchx
-from torchx.specs import AppDef, DeviceMount, RetryPolicy, Role, VolumeMount, macros
+from torchx.specs import AppDef, Role, macros
 from torchx.specs.named_resources_aws import EFA_DEVICE, K8S_ITYPE
 
-from farcall.model.commands import BindMount, ClaimMount, Device, Mount, Nodes
+from farcall.model.commands import ClaimMount, Nodes
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 from farcall.torchx import roles
 from farcall.torchx.kubernetes.options import DEFAULT, VOLCANO, KubernetesOptions
 from farcall.torchx.options import wrong_option
-from farcall.torchx.roles import ENV_ROLE_INDEX, Warnings, wrong
+from farcall.torchx.roles import ENV_ROLE_INDEX, Planned, Warnings, wrong
 from farcall_runtime.contract import ENV_OWN_MAIN_ADDRESS, ENV_OWN_NODE_INDEX
 
 NAMESPACE = "kubernetes"
@@ -51,7 +51,7 @@ FIELD = "[FIELD_PATH]"
 CONTAINER = "task"
 """Name of the container that runs the role, in the documents of every backend."""
 
-MOST_NODES, MOST_ATTEMPTS = 1000, 10
+_WHOLE = "nodes that belong together are restarted together"
 
 REPLICA = "@replica-id-of-torchx@"
 """Placeholder for the replica's number in a role's texts."""
@@ -74,7 +74,6 @@ class Pods:
     """Fields of a role's pods that a node group does not have.
 
     Attributes:
-        role: The role's name.
         first: Index of the role's first node.
         minimum: Minimum number of replicas of a Volcano job.
         labels: Labels, without the replica's number.
@@ -85,7 +84,6 @@ class Pods:
         overlay: Fields that are merged last.
     """
 
-    role: str
     first: int
     minimum: int
     labels: Mapping[str, str]
@@ -96,29 +94,6 @@ class Pods:
     overlay: Mapping[str, Any] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """App as a command job.
-
-    Attributes:
-        name: The job's name, which is also a valid Kubernetes name.
-        groups: Commands of the job's nodes, one group for each role.
-        settings: Cluster, namespace, queue, attempts, tags.
-        pods: Additional pod fields of each role.
-        timeout_s: Maximum duration of an attempt in seconds; None for no limit.
-        validate: Whether the API server checks all documents before any object is created.
-        warnings: Requests of the app that Kubernetes cannot fulfill.
-    """
-
-    name: str
-    groups: tuple[Nodes, ...]
-    settings: Settings
-    pods: tuple[Pods, ...]
-    timeout_s: int | None
-    validate: bool
-    warnings: tuple[str, ...]
-
-
 def name_of(app: AppDef) -> str:
     """Return a unique name for an app's job."""
     plain = _NO_NAME.sub("-", app.name.lower()).strip("-")
@@ -127,33 +102,35 @@ def name_of(app: AppDef) -> str:
     return f"{plain[:_LONGEST_PLAIN].strip('-')}-{secrets.token_hex(8)}"
 
 
-def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned:
+def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned[KubernetesOptions]:
     """Map an app to a job without changing the app.
+
+    The job's details are the `Pods` of the roles.
 
     Raises:
         SettingsError: An option is wrong, or Kubernetes would reject the job; it names role and
             field.
     """
-    roles.check_replicas(app.roles, MOST_NODES, "a farcall job")
+    roles.check_replicas(app.roles, "a farcall job")
     _check_options(options)
     warnings = Warnings()
-    settings = options.settings(attempts=_attempts(app.roles), name=app.name)
+    whole = _WHOLE if sum(role.num_replicas for role in app.roles) > 1 else ""
+    attempts = roles.attempts(app.roles, warnings, whole)
+    settings = options.settings(attempts=attempts, name=app.name)
     settings = settings.replace(tags=roles.tags(app, options.user, settings.tags))
     _warn(app.roles, settings, warnings)
     firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
     found = [_resolved(role, name) for role in app.roles]
-    write = _Groups(app, options, name)
     return Planned(
-        name=name,
-        groups=tuple(write.group(role, index) for index, role in enumerate(found)),
-        settings=settings,
-        pods=tuple(
-            write.pods(role, index, first)
+        name,
+        tuple(_group(role, index, options) for index, role in enumerate(found)),
+        settings,
+        options,
+        tuple(
+            _pods(role, first, _labels(app, name, role, index), options)
             for index, (role, first) in enumerate(zip(found, firsts, strict=False))
         ),
-        timeout_s=options.timeout_s,
-        validate=options.validate_spec,
-        warnings=tuple(warnings.said),
+        tuple(warnings.said),
     )
 
 
@@ -162,10 +139,6 @@ def _check_options(options: KubernetesOptions) -> None:
         value = getattr(options, option)
         if value is not None and value < 0:
             raise wrong_option(option, value, "use 0 or more")
-
-
-def _attempts(of: Sequence[Role]) -> int:
-    return min(roles.most_retries(of) + 1, MOST_ATTEMPTS)
 
 
 def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
@@ -177,7 +150,6 @@ def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
             f"queue is {settings.queue!r}, but the cluster's own scheduler has no queues. Set "
             "scheduler=volcano or scheduler=kueue."
         )
-    most = roles.most_retries(of)
     for role in of:
         if is_several and role.max_retries and not is_volcano:
             warnings(
@@ -185,28 +157,12 @@ def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
                 f"max_retries is {role.max_retries}, but only scheduler=volcano restarts nodes "
                 "that belong together",
             )
-        _warn_of_retries(role, most, warnings, is_several=is_several)
         if not is_volcano and (role.min_replicas or role.num_replicas) < role.num_replicas:
             warnings(
                 role,
                 f"min_replicas is {role.min_replicas}, but all {role.num_replicas} replicas "
                 "are required; scheduler=volcano can run with fewer",
             )
-
-
-def _warn_of_retries(role: Role, most: int, warnings: Warnings, *, is_several: bool) -> None:
-    if role.max_retries < most:
-        warnings(role, f"max_retries is {role.max_retries}, but {most} applies to all roles")
-    elif most >= MOST_ATTEMPTS:
-        warnings(
-            role, f"max_retries is {most}, but farcall makes at most {MOST_ATTEMPTS} attempts"
-        )
-    if most and is_several and role.retry_policy != RetryPolicy.APPLICATION:
-        warnings(
-            role,
-            f"retry_policy is {role.retry_policy.value}, but nodes that belong together are "
-            "restarted together",
-        )
 
 
 def _resolved(role: Role, name: str) -> Role:
@@ -220,109 +176,65 @@ def _resolved(role: Role, name: str) -> Role:
     return values.apply(role)
 
 
-class _Groups:
-    """Builder of node groups and pods for roles whose macros are replaced."""
-
-    def __init__(self, app: AppDef, options: KubernetesOptions, name: str) -> None:
-        self._app = app
-        self._options = options
-        self._name = name
-
-    def group(self, role: Role, index: int) -> Nodes:
-        """Build a role's node group."""
-        roles.check_resource(role)
-        roles.check_image(role)
-        mounts, devices = _mounts(role)
-        return Nodes(
-            count=role.num_replicas,
-            image=role.image,
-            command=roles.command(role),
-            env=roles.environment(role, index),
-            vcpu=role.resource.cpu if role.resource.cpu > 0 else 1,
-            memory=role.resource.memMB / 1024,
-            num_gpus=max(int(role.resource.gpu), 0),
-            mounts=mounts,
-            devices=devices,
-            shm_size=self._shm_size(role),
-            name=f"role {role.name}",
-        )
-
-    def pods(self, role: Role, index: int, first: int) -> Pods:
-        """Return the additional fields of a role's pods."""
-        least = role.num_replicas if role.min_replicas is None else role.min_replicas
-        return Pods(
-            role=role.name,
-            first=first,
-            minimum=min(max(least, 0), role.num_replicas),
-            labels=self._labels(role, index),
-            node_selector=_node_selector(role),
-            ports=_ports(role),
-            devices=self._devices(role),
-            requests=self._requests(role),
-            overlay=roles.overlay(role, NAMESPACE, OVERLAY, ()),
-        )
-
-    def _labels(self, role: Role, index: int) -> dict[str, str]:
-        """Return the labels that TorchX's own scheduler sets, except the pods' manager."""
-        return {
-            f"{_LABEL_PREFIX}/version": _label(torchx.__version__),
-            f"{_LABEL_PREFIX}/app-name": _label(self._app.name),
-            f"{_LABEL_PREFIX}/role-index": str(index),
-            f"{_LABEL_PREFIX}/role-name": _label(role.name),
-            "app.kubernetes.io/name": _label(self._app.name),
-            "app.kubernetes.io/instance": self._name,
-        }
-
-    def _devices(self, role: Role) -> dict[str, int]:
-        devices = dict(role.resource.devices)
-        wanted = self._options.efa_device_count
-        if wanted is not None:
-            devices[EFA_DEVICE] = wanted
-        for name, number in devices.items():
-            if not isinstance(number, int) or number < 0:
-                raise wrong(role, f"resource.devices[{name!r}]", number, "use a number")
-        return {name: number for name, number in devices.items() if number}
-
-    def _requests(self, role: Role) -> dict[str, str]:
-        """Return a pod's resource requests that are smaller than its limits.
-
-        TorchX assumes that a role fills a whole node, which needs part of its resources itself. A
-        role of at most twice the reserved amount does not fill a node, so it requests its full
-        limits.
-        """
-        cpu = round(role.resource.cpu * 1000) if role.resource.cpu > 0 else 1000
-        memory = int(role.resource.memMB)
-        found = {}
-        if 0 < self._options.reserved_millicpu < cpu / 2:
-            found["cpu"] = f"{cpu - self._options.reserved_millicpu}m"
-        if 0 < self._options.reserved_memmb < memory / 2:
-            found["memory"] = f"{memory - self._options.reserved_memmb}Mi"
-        return found
-
-    def _shm_size(self, role: Role) -> float | None:
-        """Return the size of /dev/shm in GiB; PyTorch's loaders need more than 64 MiB."""
-        wanted = self._options.shm_size
-        if wanted == 0:
-            return None
-        if wanted is None:
-            return role.resource.memMB / 1024
-        if not 0 < wanted <= role.resource.memMB:
-            most = f"the {role.resource.memMB} MiB of memory of role {role.name}"
-            raise wrong_option("shm_size", wanted, f"use 0 to {most}")
-        return wanted / 1024
+def _group(role: Role, index: int, options: KubernetesOptions) -> Nodes:
+    """Build the node group of a role whose macros are replaced."""
+    mounts, devices = roles.mounts(
+        role, lambda each: ClaimMount(each.src, each.dst_path, each.read_only)
+    )
+    return roles.nodes(role, index, options.shm_size, mounts=mounts, devices=devices)
 
 
-def _mounts(role: Role) -> tuple[list[Mount], list[Device]]:
-    mounts: list[Mount] = []
-    devices = []
-    for mount in role.mounts:
-        if isinstance(mount, DeviceMount):
-            devices.append(roles.device(mount))
-        elif isinstance(mount, VolumeMount):
-            mounts.append(ClaimMount(mount.src, mount.dst_path, mount.read_only))
-        else:
-            mounts.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
-    return mounts, devices
+def _pods(role: Role, first: int, labels: Mapping[str, str], options: KubernetesOptions) -> Pods:
+    """Return the additional fields of a role's pods."""
+    least = role.num_replicas if role.min_replicas is None else role.min_replicas
+    return Pods(
+        first=first,
+        minimum=min(max(least, 0), role.num_replicas),
+        labels=labels,
+        node_selector=_node_selector(role),
+        ports=_ports(role),
+        devices=_devices(role, options.efa_device_count),
+        requests=_requests(role, options),
+        overlay=roles.overlay(role, NAMESPACE, OVERLAY, ()),
+    )
+
+
+def _labels(app: AppDef, name: str, role: Role, index: int) -> dict[str, str]:
+    """Return the labels that TorchX's own scheduler sets, except the pods' manager."""
+    return {
+        f"{_LABEL_PREFIX}/version": _label(torchx.__version__),
+        f"{_LABEL_PREFIX}/app-name": _label(app.name),
+        f"{_LABEL_PREFIX}/role-index": str(index),
+        f"{_LABEL_PREFIX}/role-name": _label(role.name),
+        "app.kubernetes.io/name": _label(app.name),
+        "app.kubernetes.io/instance": name,
+    }
+
+
+def _devices(role: Role, efa_devices: int | None) -> dict[str, int]:
+    devices = dict(role.resource.devices)
+    if efa_devices is not None:
+        devices[EFA_DEVICE] = efa_devices
+    for name, number in devices.items():
+        if not isinstance(number, int) or number < 0:
+            raise wrong(role, f"resource.devices[{name!r}]", number, "use a number")
+    return {name: number for name, number in devices.items() if number}
+
+
+def _requests(role: Role, options: KubernetesOptions) -> dict[str, str]:
+    """Return a pod's resource requests that are smaller than its limits.
+
+    TorchX assumes that a role fills a whole node, which needs part of its resources itself. A role
+    of at most twice the reserved amount does not fill a node, so it requests its full limits.
+    """
+    cpu = round(role.resource.cpu * 1000) if role.resource.cpu > 0 else 1000
+    memory = int(role.resource.memMB)
+    found = {}
+    if 0 < options.reserved_millicpu < cpu / 2:
+        found["cpu"] = f"{cpu - options.reserved_millicpu}m"
+    if 0 < options.reserved_memmb < memory / 2:
+        found["memory"] = f"{memory - options.reserved_memmb}Mi"
+    return found
 
 
 def _node_selector(role: Role) -> dict[str, str]:
@@ -351,7 +263,7 @@ def _label(text: str) -> str:
 # --- documents --------------------------------------------------------------------------------
 
 
-def amend(documents: Sequence[dict[str, Any]], planned: Planned) -> None:
+def amend(documents: Sequence[dict[str, Any]], planned: Planned[KubernetesOptions]) -> None:
     """Add the fields that node groups do not have to an app's documents.
 
     Raises:
@@ -360,8 +272,8 @@ def amend(documents: Sequence[dict[str, Any]], planned: Planned) -> None:
     for document in documents:
         for template, task in _templates(document):
             of_role = _environment(container_of(template)).get(ENV_ROLE_INDEX, {})
-            pods = planned.pods[int(of_role.get("value", 0))]
-            _amend(template, pods, planned)
+            pods = planned.details[int(of_role.get("value", 0))]
+            _amend(template, pods, has_limit=planned.options.timeout_s is not None)
             if task is not None:
                 _need(document, task, template, pods)
 
@@ -404,7 +316,7 @@ def _environment(container: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in container.get("env", ())}
 
 
-def _amend(template: dict[str, Any], pods: Pods, planned: Planned) -> None:
+def _amend(template: dict[str, Any], pods: Pods, *, has_limit: bool) -> None:
     container, spec = container_of(template), template["spec"]
     replica = _replica(container, pods)
     _amend_container(container, pods, replica)
@@ -416,7 +328,7 @@ def _amend(template: dict[str, Any], pods: Pods, planned: Planned) -> None:
     metadata["annotations"] = {**metadata.get("annotations", {}), **inject}
     if pods.node_selector:
         spec["nodeSelector"] = {**spec.get("nodeSelector", {}), **pods.node_selector}
-    if planned.timeout_s is None:
+    if not has_limit:
         spec.pop("activeDeadlineSeconds", None)
     roles.merge(template, pods.overlay, NAMESPACE, "pod")
     container_of(template)

@@ -13,28 +13,10 @@ from typing import Any, ClassVar
 
 from farcall.model.names import KUBERNETES
 from farcall.model.settings import Settings
-from farcall.torchx.options import FarcallOptions, workflow, wrong_option
+from farcall.torchx.options import FarcallOptions, wrong_option
 
 SCHEDULER = "kubernetes_job"
 DEFAULT, VOLCANO, KUEUE = "default", "volcano", "kueue"
-
-_SPELLED = {
-    "queue": "queue",
-    "scheduler": "scheduler",
-    "namespace": "namespace",
-    "service_account": "service_account",
-    "priority_class": "priority_class",
-    "image_pull_secrets": "image_pull_secrets",
-    "node_selector": "node_selector",
-    "kubeconfig": "kubeconfig",
-    "context": "context",
-    "ttl": "ttl",
-    "timeout_s": "time_limit",
-    "retry_on": "retry_on",
-    "s3_secret": "s3_secret",
-    "bucket": "s3_bucket_name",
-}
-"""Run option to farcall's name of the same option."""
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(=(?P<value>[^=:\s]*))?(:(?P<effect>[A-Za-z]+))?")
@@ -45,7 +27,22 @@ _NEVER = -1
 class KubernetesOptions(FarcallOptions):
     """Options for ``-cfg``; ``torchx runopts`` shows the text below each field."""
 
-    SPELLED: ClassVar[Mapping[str, str]] = _SPELLED
+    SPELLED: ClassVar[Mapping[str, str]] = {
+        "queue": "queue",
+        "scheduler": "scheduler",
+        "namespace": "namespace",
+        "service_account": "service_account",
+        "priority_class": "priority_class",
+        "image_pull_secrets": "image_pull_secrets",
+        "node_selector": "node_selector",
+        "kubeconfig": "kubeconfig",
+        "context": "context",
+        "ttl": "ttl",
+        "timeout_s": "time_limit",
+        "retry_on": "retry_on",
+        "s3_secret": "s3_secret",
+        "bucket": "s3_bucket_name",
+    }
 
     queue: str | None = None
     """Volcano queue, or Kueue LocalQueue; not used with scheduler=default."""
@@ -135,12 +132,12 @@ class KubernetesOptions(FarcallOptions):
         }
         tolerations = None if self.tolerations is None else [*map(_toleration, self.tolerations)]
         more = {"ttl": "never" if self.ttl == _NEVER else self.ttl, "tolerations": tolerations}
-        found = self._settings(app, more)
+        found = self._settings(app, more, name)
         if found.scheduler != DEFAULT and not found.queue:
             raise wrong_option(
                 "queue", self.queue, f"scheduler={found.scheduler} requires the name of a queue"
             )
-        return found.replace(**workflow(found, name))
+        return found
 
     def unfetchable(self, settings: Settings) -> str:
         """Return why a job cannot download its workspace from the bucket; empty if it can."""

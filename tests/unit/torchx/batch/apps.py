@@ -6,8 +6,9 @@ from typing import Any
 
 from torchx.specs import AppDef, Resource, Role
 
-from farcall.torchx.batch.mapping import Planned, job_of
+from farcall.torchx.batch.mapping import job_of
 from farcall.torchx.batch.options import BatchOptions
+from farcall.torchx.roles import Planned
 
 
 def role(name: str = "trainer", **fields: Any) -> Role:
@@ -26,6 +27,6 @@ def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
     return AppDef(name, list(roles) or [role()], **fields)
 
 
-def planned(of: AppDef, **options: Any) -> Planned:
+def planned(of: AppDef, **options: Any) -> Planned[BatchOptions]:
     """Return an app as a job in the queue `q`."""
     return job_of(of, BatchOptions(**{"queue": "q", **options}), name="hello-1")

@@ -277,7 +277,7 @@ def test_overlay_is_merged_into_container():
     other = role("ps")
     set_overlay(other, "aws_batch", "ContainerProperties", {PUT("ulimits"): []})
     containers = [{"linuxParameters": {"sharedMemorySize": 1}}, {"ulimits": [{"name": "nofile"}]}]
-    amend(containers, planned(app(one, other)).overlays)
+    amend(containers, planned(app(one, other)).details)
     assert containers == [
         {"linuxParameters": {"sharedMemorySize": 1, "initProcessEnabled": True}, "a": {}},
         {"ulimits": []},

@@ -7,12 +7,14 @@ import pytest
 import yaml
 
 from farcall import SettingsError
-from farcall.torchx.batch.scheduler import plan
+from farcall.torchx.batch.scheduler import of_requests
+from farcall.torchx.request import write
 from tests.unit.torchx.batch.apps import app, planned, role
 
 
 async def written(*roles, metadata=None, **options):
-    return await plan(planned(app(*roles, metadata=metadata or {}), **options))
+    found = planned(app(*roles, metadata=metadata or {}), **options)
+    return of_requests(found, await write(found))
 
 
 async def test_request_shows_definition_and_submission():

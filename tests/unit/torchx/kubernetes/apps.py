@@ -9,9 +9,10 @@ from torchx.specs import AppDef, Resource, Role
 
 from farcall.backends.kubernetes import nodes
 from farcall.engine.sender import command_of
-from farcall.torchx.kubernetes.mapping import Planned, job_of
+from farcall.torchx.kubernetes.mapping import job_of
 from farcall.torchx.kubernetes.options import KubernetesOptions
-from farcall.torchx.kubernetes.request import KubernetesRequest, of_documents
+from farcall.torchx.kubernetes.scheduler import KubernetesRequest, of_documents
+from farcall.torchx.roles import Planned
 
 
 def role(name: str = "trainer", **fields: Any) -> Role:
@@ -30,7 +31,7 @@ def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
     return AppDef(name, list(roles) or [role()], **fields)
 
 
-def planned(of: AppDef, **options: Any) -> Planned:
+def planned(of: AppDef, **options: Any) -> Planned[KubernetesOptions]:
     """Return an app as a job."""
     return job_of(of, KubernetesOptions(**options), name="hello-1")
 
