@@ -60,19 +60,19 @@ class Listed(NamedTuple):
     at: str
 
 
-class Headed(NamedTuple):
+class Stored(NamedTuple):
     """Metadata of an object.
 
     Attributes:
         size: Its size in bytes.
         at: Time at which it was stored.
-        sha256: Its SHA-256 in hexadecimal, as verified by S3 at upload; empty if it was stored
-            without one, or in parts.
+        sha256: Its SHA-256 in hexadecimal, as verified by S3 at upload; empty in a listing, or if
+            the object was stored without one, or in parts.
     """
 
     size: int
     at: datetime
-    sha256: str
+    sha256: str = ""
 
 
 class Page(NamedTuple):
@@ -97,7 +97,7 @@ class Operations(Protocol):
     ) -> Page:
         """Return a page; see `S3Operations.page`."""
 
-    async def head(self, key: str) -> Headed:
+    async def head(self, key: str) -> Stored:
         """Return an object's metadata; see `S3Operations.head`."""
 
     async def begin_upload(self, key: str) -> str:
@@ -170,7 +170,7 @@ class S3Operations:
         text, _ = await self._ask("GET", "", asked)
         return _read(text)
 
-    async def head(self, key: str) -> Headed:
+    async def head(self, key: str) -> Stored:
         """Return an object's size, time and digest.
 
         Raises:
@@ -187,7 +187,7 @@ class S3Operations:
             raise
         try:
             at = parsedate_to_datetime(told["last-modified"])
-            return Headed(int(told["content-length"]), at, _whole_digest(told))
+            return Stored(int(told["content-length"]), at, _whole_digest(told))
         except (KeyError, ValueError) as error:
             raise GenericError(f"the response does not describe an object: {error}") from error
 

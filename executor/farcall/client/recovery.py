@@ -203,7 +203,7 @@ async def _bundles(store: Store, root: str) -> tuple[dict[str, datetime], dict[s
     prefix = bundles_prefix(root)
     stored: dict[str, datetime] = {}
     receipts: dict[str, list[str]] = {}
-    for name, at in (await store.list_times(prefix)).items():
+    for name, (_, at, _) in (await store.list_stored(prefix)).items():
         bundle, is_receipt, _ = name.partition(RECEIPTS)
         if is_receipt:
             receipts.setdefault(bundle, []).append(f"{prefix}{name}")

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from farcall.aws.s3 import Stored
 from farcall.engine.packer import WorkerThreads
 from farcall.model import leftovers
 from farcall.model.errors import FarcallError, ServiceError
@@ -30,7 +31,6 @@ from farcall.packages.archives import Archive
 from farcall.packages.environment import Environment, Item
 from farcall.packages.manifest import Manifest, Packed
 from farcall.storage import packages
-from farcall.storage.packages import Stored
 from farcall.storage.store import Store
 from farcall_runtime.contract import packages_prefix
 
@@ -109,7 +109,7 @@ class TaskPackages:
                 done = await _pack(lacking, found, upload.add, upload.report)
                 found = self._note(settings, found, done)
             sealed = _seal(found)
-            if not packages.is_there(stored, sealed.sha256, len(sealed.data)):
+            if not packages.is_kept(stored.get(sealed.sha256), len(sealed.data)):
                 await _put(store, root, sealed, stored)
             return sealed.fact
 
@@ -263,7 +263,7 @@ class TaskPackages:
     async def _list(self, store: Store, root: str) -> dict[str, Stored]:
         at, stored = self._stored.get((store, root), (0.0, {}))
         if not at or time.monotonic() - at > _LISTED_S:
-            at, stored = time.monotonic(), await packages.list_all(store, root)
+            at, stored = time.monotonic(), await store.list_stored(packages_prefix(root))
             self._stored[store, root] = at, stored
         return stored
 
@@ -287,7 +287,7 @@ def _stamp(settings: Settings) -> object:
 
 
 def _is_there(stored: Mapping[str, Stored], packed: Packed | None) -> bool:
-    return packed is not None and packages.is_there(stored, packed.sha256, packed.size)
+    return packed is not None and packages.is_kept(stored.get(packed.sha256), packed.size)
 
 
 def _seal(found: Environment) -> Manifest:

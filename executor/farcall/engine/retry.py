@@ -198,7 +198,7 @@ async def _is_withdrawn(session: Session, note: Note, detail: JobDetail) -> bool
     if note.job_id or detail.status is not JobStatus.FAILED or has_success:
         return False
     store = session.stores.of(note.where.bucket)
-    return await store.stored(note.where.bundle_key) is None
+    return await store.head(note.where.bundle_key) is None
 
 
 # --- Plan: tasks that would run -----------------------------------------------------------------

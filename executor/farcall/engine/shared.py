@@ -330,8 +330,8 @@ class SharedValues:
 
 
 async def _is_stored(value: _Value, generation: str, size: int) -> bool:
-    found = await value.store.stored(value.key_of(generation))
-    return found is not None and found[0] == size
+    found = await value.store.head(value.key_of(generation))
+    return found is not None and found.size == size
 
 
 def _missing(value: _Value) -> FarcallError:

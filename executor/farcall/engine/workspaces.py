@@ -50,11 +50,10 @@ async def put_once(store: Store, key: str, archive: Archive) -> bool:
         SettingsError: The bucket does not exist.
         ServiceError: S3 refused a request or could not be reached.
     """
-    found = await store.stored(key)
-    if found is not None:
-        size, at = found
-        if size == archive.size and datetime.now(timezone.utc) - at < FRESH:
-            return False
+    found = await store.head(key)
+    is_whole = found is not None and found.size == archive.size
+    if is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH:
+        return False
     _log.info(
         "storing the workspace, %.1f MB of %d files, as s3://%s/%s",
         *(archive.size / 1e6, archive.files, store.bucket, key),
@@ -212,7 +211,7 @@ async def stored(session: Session, fetched: Fetched) -> Fetched:
         SettingsError: The workspace or the bucket does not exist.
         ServiceError: S3 refused a request or could not be reached.
     """
-    if await session.stores.of(fetched.bucket).stored(fetched.key) is None:
+    if await session.stores.of(fetched.bucket).head(fetched.key) is None:
         raise SettingsError(
             f"workspace s3://{fetched.bucket}/{fetched.key} does not exist. Submit from the "
             "machine that has its folder; after a dry run, repeat the dry run first.",

@@ -401,7 +401,7 @@ async def _is_delivered(session: Session, submission: Submission, index: int | N
     """
     store = session.stores.of(submission.where.bucket)
     try:
-        if await store.stored(submission.where.bundle_key) is None:
+        if await store.head(submission.where.bundle_key) is None:
             return True  # the bundle is deleted with the last result
         return index is not None and index in await retry.delivered(session, submission)
     except FarcallError:

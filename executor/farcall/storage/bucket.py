@@ -43,6 +43,7 @@ _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed")
 """Error codes of a request sent to, or signed for, another region."""
 
+_MOVED = 301
 _REDIRECT = "Received redirect without LOCATION"
 """obstore's text for a permanent redirect."""
 
@@ -176,8 +177,8 @@ class Bucket:
             )
         if isinstance(error, FileNotFoundError):
             return None
-        said, status = _SAID.search(text), _STATUS.search(text)
-        code = said[1] if said else ""
+        said, found = _SAID.search(text), _STATUS.search(text)
+        code, status = said[1] if said else "", int(found[1]) if found else 0
         if _WHOLE in text:
             return ServiceError(
                 f"{operation} of s3://{self.name}/{key} failed: the store returned the whole "
@@ -187,15 +188,15 @@ class Bucket:
                 code=RANGE_IGNORED,
                 status=200,
             )
-        if _REDIRECT in text:
-            code = code or _ELSEWHERE[0]
+        if not code and (_REDIRECT in text or status == _MOVED):  # HEAD has no body
+            code = _ELSEWHERE[0]
         if _DENIED in text or (isinstance(error, PermissionDeniedError) and not code):
             code = _DENIED
         return ServiceError(
             f"{operation} of s3://{self.name}/{key} failed: {reason(error)}",
             operation=operation,
             code=code,
-            status=int(status[1]) if status else 0,
+            status=status,
         )
 
 

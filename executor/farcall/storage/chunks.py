@@ -299,10 +299,10 @@ class Chunks:
         below = "" if attempt is None else f"{attempt}/"
         prefix = f"{self._submission.where.streams_prefix(self._index)}{below}"
         streams: dict[tuple[int, str], list[ChunkPlace]] = {}
-        for name, at in sorted((await self._store.list_times(prefix)).items()):
+        for name, stored in sorted((await self._store.list_stored(prefix)).items()):
             found = chunk_in(f"{below}{name}")
             if found is not None:
-                streams.setdefault(found[:2], []).append(ChunkPlace(*found, at))
+                streams.setdefault(found[:2], []).append(ChunkPlace(*found, stored.at))
         # S3's times have a resolution of a second, so a stream's own order must not depend on
         # them.
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))

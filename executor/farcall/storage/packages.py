@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import Any
 
+from farcall.aws.s3 import Stored
 from farcall.model.errors import FarcallError
 from farcall.storage.store import Store
 from farcall.storage.transfers import SINGLE_PUT_BYTES
@@ -28,41 +29,13 @@ A lifecycle rule deletes it 30 days after it was stored.
 _AT_ONCE = 4
 
 
-class Stored(NamedTuple):
-    """An object in the bucket.
-
-    Attributes:
-        size: Its size in bytes.
-        at: Time at which it was stored.
-    """
-
-    size: int
-    at: datetime
-
-
 def new(size: int) -> Stored:
     """Return the state of an object that has just been stored."""
     return Stored(size, datetime.now(timezone.utc))
 
 
-async def list_all(store: Store, root: str) -> dict[str, Stored]:
-    """Return the stored packages by digest.
-
-    Args:
-        store: The bucket.
-        root: Key prefix of any run below the same prefix.
-
-    Raises:
-        SettingsError: The bucket does not exist.
-        ServiceError: S3 refused or could not be reached.
-    """
-    found = await store.list_stored(packages_prefix(root))
-    return {name: Stored(size, at) for name, (size, at) in found.items()}
-
-
-def is_there(stored: Mapping[str, Stored], sha256: str, size: int) -> bool:
-    """Return whether an object exists, and will exist for as long as a job may wait."""
-    found = stored.get(sha256)
+def is_kept(found: Stored | None, size: int) -> bool:
+    """Return whether an object is complete, and will exist for as long as a job may wait."""
     is_whole = found is not None and found.size == size
     return is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH
 
@@ -71,8 +44,7 @@ async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | No
     """Return whether an object exists, will not expire soon, and matches its digest.
 
     S3 has verified the SHA-256 of each farcall upload. An object that another user has stored
-    under
-    the same key has another SHA-256, or none.
+    under the same key has another SHA-256, or none.
 
     Args:
         store: The bucket.
@@ -88,7 +60,7 @@ async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | No
         ServiceError: S3 refused or could not be reached.
     """
     found = await store.head(f"{prefix}{sha256}")
-    if found is None or not is_there({sha256: Stored(found.size, found.at)}, sha256, size):
+    if found is None or not is_kept(found, size):
         return False
     if size > SINGLE_PUT_BYTES and found.sha256 != sha256:
         return None
@@ -113,10 +85,10 @@ async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
     data = await store.get(f"{prefix}{digest}", size)
     if data is None or hashlib.sha256(data).hexdigest() != digest:
         raise _gone(store, prefix, "their list")
-    stored = await list_all(store, root)
+    stored = await store.list_stored(prefix)
     named = [("the list of packages", digest, size)]
     named += [(f"{each[0]} {each[1]}", *each[2:4]) for each in json.loads(data)["distributions"]]
-    gone = [name for name, sha256, size in named if stored.get(sha256, (-1,))[0] != size]
+    gone = [n for n, sha256, size in named if sha256 not in stored or stored[sha256].size != size]
     if gone:
         raise _gone(store, prefix, ", ".join(gone))
     renewing = asyncio.Semaphore(_AT_ONCE)
@@ -125,7 +97,7 @@ async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
         async with renewing:
             await store.renew(f"{prefix}{sha256}")
 
-    await asyncio.gather(*(renew(s) for _, s, size in named if not is_there(stored, s, size)))
+    await asyncio.gather(*(renew(s) for _, s, size in named if not is_kept(stored[s], size)))
 
 
 def _gone(store: Store, prefix: str, what: str) -> FarcallError:

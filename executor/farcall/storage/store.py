@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import mmap
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
@@ -16,7 +17,7 @@ import obstore
 from obstore.store import S3Store
 
 from farcall.aws.error_translation import concerns_all, is_of_credentials, may_pass
-from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page, moment_of
+from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page, Stored, moment_of
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
@@ -100,6 +101,9 @@ def is_chunk(name: str) -> bool:
 class Store:
     """One bucket.
 
+    All methods that make requests raise `SettingsError` if the bucket does not exist, and
+    `ServiceError` if S3 refuses or cannot be reached.
+
     Args:
         bucket: Name of the bucket.
         store: The bucket's obstore store.
@@ -130,12 +134,7 @@ class Store:
         return self._requests.given_up_at
 
     async def check(self, root: str) -> None:
-        """Check that the bucket exists and that the run's outcomes can be listed.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
+        """Check that the bucket exists and that the run's outcomes can be listed."""
         # One GET distinguishes a missing bucket from a missing object. Without s3:ListBucket, S3
         # returns 403 for both, so this also finds a client that could not list its outcomes.
         key = f"{contract.outcomes_prefix(root)}{_NO_KEY}"
@@ -162,8 +161,6 @@ class Store:
 
         Raises:
             Exception: Raised by ``pieces``.
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         chunks = joined(pieces)
         first = take(chunks) if quick else await run(take, chunks)
@@ -187,23 +184,15 @@ class Store:
         on_sent: Callable[[int], object] = lambda _: None,
     ) -> None:
         """Store an object in parts; an interrupted upload is aborted."""
-
-        async def begin() -> str:
-            return await self._operations.begin_upload(key)
-
-        upload = await self._ask("CreateMultipartUpload", key, begin)
+        ask, operations = self._ask, self._operations
+        upload = await ask("CreateMultipartUpload", key, operations.begin_upload, key)
         size = 0
 
         async def send(number: int, part: Part) -> tuple[str, str]:
             nonlocal size
             size += len(part.data)
-
-            async def send_once() -> str:
-                return await self._operations.upload_part(
-                    key, upload, number, part.data, part.digest
-                )
-
-            tag = await self._ask("UploadPart", key, send_once)
+            sent = key, upload, number, part.data, part.digest
+            tag = await ask("UploadPart", key, operations.upload_part, *sent)
             on_sent(len(part.data))
             return tag, part.digest
 
@@ -221,23 +210,20 @@ class Store:
     async def _complete(
         self, key: str, upload: str, parts: Sequence[tuple[str, str]], size: int
     ) -> None:
-        async def complete() -> None:
-            await self._operations.complete_upload(key, upload, parts)
-
+        complete = self._operations.complete_upload
         try:
-            await self._ask("CompleteMultipartUpload", key, complete)
+            await self._ask("CompleteMultipartUpload", key, complete, key, upload, parts)
         except ServiceError as error:
             # On a second attempt, this error means that the first one succeeded and its response
             # was lost, because no other client knows the upload.
-            if error.code != NO_UPLOAD or await self._size_of(key) != size:
+            found = None if error.code != NO_UPLOAD else await self.head(key)
+            if found is None or found.size != size:
                 raise
 
     async def _abort(self, key: str, upload: str) -> None:
-        async def abort() -> None:
-            await self._operations.abort_upload(key, upload)
-
+        abort = self._operations.abort_upload
         try:
-            await self._ask("AbortMultipartUpload", key, abort)
+            await self._ask("AbortMultipartUpload", key, abort, key, upload)
         except FarcallError as error:
             if getattr(error, "code", "") != NO_UPLOAD:
                 _log.warning(
@@ -246,9 +232,11 @@ class Store:
                     error,
                 )
 
-    async def _ask(self, operation: str, key: str, request: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(
+        self, operation: str, key: str, request: Callable[..., Awaitable[T]], *args: Any
+    ) -> T:
         """Make a request without obstore; see `Bucket.ask`."""
-        return await self._requests.ask(operation, key, lambda _: request())
+        return await self._requests.ask(operation, key, lambda _: request(*args))
 
     async def get(self, key: str, size: int | None = None) -> bytearray | None:
         """Return an object, or None if it does not exist.
@@ -259,8 +247,6 @@ class Store:
 
         Raises:
             envelope.IntegrityError: The object has another size, or exceeds the maximum size.
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         found = await self.get_dated(key, size)
         return None if found is None else found[0]
@@ -331,8 +317,6 @@ class Store:
         Raises:
             envelope.IntegrityError: A part has another size.
             NoRoomError: The folder has no space.
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         try:
             if folder is None:
@@ -360,7 +344,7 @@ class Store:
         async def part(start: int, end: int) -> Buffer | None:
             number, offset = divmod(start, step)
             length = min(step, size - number * step)
-            return await self._part(key(number), offset, offset + end - start, length)
+            return await self._ranged(key(number), (offset, offset + end - start), length)
 
         return await fetch_in_parts(part, size, write)
 
@@ -375,12 +359,10 @@ class Store:
 
         Raises:
             envelope.IntegrityError: The object has another size.
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
 
         async def part(start: int, end: int) -> Buffer | None:
-            return await self._part(key, offset + start, offset + end, size)
+            return await self._ranged(key, (offset + start, offset + end), size)
 
         target = memoryview(bytearray(length))
         whole = await fetch_in_parts(part, length, Filling(target).write)
@@ -395,16 +377,12 @@ class Store:
 
         Raises:
             envelope.IntegrityError: The object is empty.
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         return await self._ranged(key, {"suffix": length})
 
-    async def _part(self, key: str, start: int, end: int, size: int) -> Buffer | None:
-        """Return a range of an object of an expected size; None if it does not exist."""
-        return await self._ranged(key, (start, end), size)
-
     async def _ranged(self, key: str, where: Any, size: int | None = None) -> Buffer | None:
+        """Return a range of an object of the expected size; None if it does not exist."""
+
         async def fetch(store: S3Store) -> Buffer:
             reply = await obstore.get_async(store, key, options={"range": where})
             if size not in (None, reply.meta["size"]):
@@ -417,44 +395,15 @@ class Store:
             return None
         except ServiceError as error:
             # For an empty object, some stores return the entire object if S3 returns 416.
-            is_empty = error.code == RANGE_IGNORED and await self._size_of(key) == 0
-            if is_empty or error.code == _BEHIND_END:
+            found = await self.head(key) if error.code == RANGE_IGNORED else None
+            if error.code == _BEHIND_END or (found is not None and not found.size):
                 raise envelope.IntegrityError("it is too short") from error
             raise
 
-    async def _size_of(self, key: str) -> int | None:
-        """Return an object's size in bytes; None if it does not exist."""
-        found = await self.stored(key)
-        return None if found is None else found[0]
-
-    async def stored(self, key: str) -> tuple[int, datetime] | None:
-        """Return an object's size in bytes and storage time; None if it does not exist.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
+    async def head(self, key: str) -> Stored | None:
+        """Return an object's size, time and digest; None if it does not exist."""
         try:
-            meta = await self._requests.ask(
-                "HeadObject", key, lambda s: obstore.head_async(s, key)
-            )
-        except FileNotFoundError:
-            return None
-        return meta["size"], meta["last_modified"]
-
-    async def head(self, key: str) -> Headed | None:
-        """Return an object's size, time and digest; None if it does not exist.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
-
-        async def head() -> Headed:
-            return await self._operations.head(key)
-
-        try:
-            return await self._ask("HeadObject", key, head)
+            return await self._ask("HeadObject", key, self._operations.head, key)
         except FileNotFoundError:
             return None
 
@@ -471,10 +420,6 @@ class Store:
         Returns:
             The outcomes. If there may be more, the last one's ``<bundle>/<index>`` as the next
             ``after``; otherwise "".
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         inbox = contract.outcomes_prefix(root)
         prefix = f"{inbox}{bundle}/" if bundle else inbox
@@ -489,89 +434,46 @@ class Store:
         return found, page.objects[-1].key[len(inbox) :] if goes_on else ""
 
     async def list_keys(self, prefix: str) -> list[tuple[str, int]]:
-        """Return the sorted keys, with sizes, below a prefix that ends with a slash.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
+        """Return the sorted keys, with sizes, below a prefix that ends with a slash."""
         return [(each.key, each.size) for each in await self._list(prefix)]
 
-    async def list_times(self, prefix: str) -> dict[str, datetime]:
-        """Return the storage times of the objects below a prefix that ends with a slash.
-
-        Returns:
-            The times, by the rest of the key after the prefix.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
-        found = await self._list(prefix)
-        return {each.key[len(prefix) :]: moment_of(each.at) for each in found}
-
-    async def list_stored(self, prefix: str) -> dict[str, tuple[int, datetime]]:
+    async def list_stored(self, prefix: str) -> dict[str, Stored]:
         """Return sizes and storage times of the objects below a prefix with a slash.
 
         Returns:
             Both, by the rest of the key after the prefix.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         found = await self._list(prefix)
-        return {each.key[len(prefix) :]: (each.size, moment_of(each.at)) for each in found}
+        return {each.key[len(prefix) :]: Stored(each.size, moment_of(each.at)) for each in found}
 
     async def list_folders(self, prefix: str) -> list[str]:
-        """Return the sorted next segments of the keys below a prefix.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
-        found: list[str] = []
-        token = ""
-        while True:
-            page = await self._page(prefix, delimiter="/", token=token)
-            found += [folder[len(prefix) :].rstrip("/") for folder in page.folders]
-            token = page.token
-            if not token:
-                return [name for name in found if name]
-
-    async def _list(self, prefix: str) -> list[Listed]:
-        found: list[Listed] = []
-        token = ""
-        while True:
-            page = await self._page(prefix, token=token)
-            found += page.objects
-            token = page.token
-            if not token:
-                return found
-
-    async def _page(
-        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
-    ) -> Page:
-        async def look() -> Page:
-            return await self._operations.page(
-                prefix, after=after, delimiter=delimiter, token=token
-            )
-
-        return await self._ask("ListObjectsV2", prefix, look)
+        """Return the sorted next segments of the keys below a prefix."""
+        pages = [page async for page in self._pages(prefix, delimiter="/")]
+        names = [each[len(prefix) :].rstrip("/") for page in pages for each in page.folders]
+        return [name for name in names if name]
 
     async def is_there(self, prefix: str) -> bool:
-        """Return whether any object exists below a prefix that ends with a slash.
+        """Return whether any object exists below a prefix that ends with a slash."""
+        async for page in self._pages(prefix):
+            if page.objects:
+                return True
+        return False
 
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
+    async def _list(self, prefix: str) -> list[Listed]:
+        return [each async for page in self._pages(prefix) for each in page.objects]
+
+    async def _pages(self, prefix: str, *, delimiter: str = "") -> AsyncIterator[Page]:
         token = ""
         while True:
-            page = await self._page(prefix, token=token)
-            if page.objects or not page.token:
-                return bool(page.objects)
+            page = await self._page(prefix, delimiter=delimiter, token=token)
+            yield page
             token = page.token
+            if not token:
+                return
+
+    async def _page(self, prefix: str, **how: str) -> Page:
+        look = functools.partial(self._operations.page, prefix, **how)
+        return await self._ask("ListObjectsV2", prefix, look)
 
     async def copy(self, key: str, to: str) -> None:
         """Copy an object to another key.
@@ -609,16 +511,17 @@ class Store:
         Raises:
             FileNotFoundError: The object does not exist.
         """
-        size = await self._size_of(key)
-        if size is None:
+        found = await self.head(key)
+        if found is None:
             raise FileNotFoundError(key)
+        size = found.size
         starts = iter(range(0, size, PART_BYTES))
 
         async def make() -> Part | None:
             start = next(starts, None)
             if start is None:
                 return None
-            data = await self._part(key, start, min(start + PART_BYTES, size), size)
+            data = await self._ranged(key, (start, min(start + PART_BYTES, size)), size)
             if data is None:
                 raise FileNotFoundError(key)
             return await asyncio.to_thread(Part.of, [data])
@@ -630,8 +533,6 @@ class Store:
 
         Raises:
             FileNotFoundError: The object does not exist.
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         await self._copy_through(key, key)
 
@@ -640,10 +541,6 @@ class Store:
 
         Without the permission to delete, the objects are emptied instead: an empty object is never
         mistaken for its former content.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
         """
         try:
             await self._deletions.delete(keys)

@@ -15,7 +15,7 @@ from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from farcall.aws.buckets import BucketLocation
-from farcall.aws.s3 import NO_UPLOAD, Headed, Listed, Operations, Page
+from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page, Stored
 from farcall.model.timing import in_force
 from farcall.testing.platform import FakePlatform
 
@@ -93,12 +93,12 @@ class StoreOperations:
             found += await self._below(folder)
         return found
 
-    async def head(self, key: str) -> Headed:
+    async def head(self, key: str) -> Stored:
         """Return an object's metadata."""
         found = await obstore.get_async(self._store, key)
         data = await found.bytes_async()
         digest = hashlib.sha256(data).hexdigest()
-        return Headed(len(data), found.meta["last_modified"], digest)
+        return Stored(len(data), found.meta["last_modified"], digest)
 
     async def begin_upload(self, key: str) -> str:
         """Start an upload."""

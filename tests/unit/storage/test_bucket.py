@@ -154,8 +154,14 @@ async def test_long_retries_are_logged(clock, caplog):
     assert len(heard) == len(world.asked)
 
 
-async def test_bucket_elsewhere_is_reopened_once(clock):
-    text = "Generic S3 error: Received redirect without LOCATION, this normally indicates"
+REDIRECTS = (
+    "Generic S3 error: Received redirect without LOCATION, this normally indicates",
+    "status 301: ",
+)
+
+
+@pytest.mark.parametrize("text", REDIRECTS)
+async def test_bucket_elsewhere_is_reopened_once(text, clock):
     located = []
 
     async def locate():
