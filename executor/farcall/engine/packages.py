@@ -13,12 +13,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from farcall.aws.s3 import Stored
 from farcall.engine.packer import WorkerThreads
@@ -26,10 +26,9 @@ from farcall.model import leftovers
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.names import counted
 from farcall.model.settings import Settings
-from farcall.packages import environment, imported, installed, manifest, wanted
+from farcall.packages import environment, imported, installed, wanted
 from farcall.packages.archives import Archive
-from farcall.packages.environment import Environment, Item
-from farcall.packages.manifest import Manifest, Packed
+from farcall.packages.environment import Environment, Item, Manifest, Packed
 from farcall.storage import packages
 from farcall.storage.store import Store
 from farcall_runtime.contract import packages_prefix
@@ -105,10 +104,9 @@ class TaskPackages:
                 self._in_doubt.discard((store, root))
             lacking = [each for each in found.items if not _is_there(stored, each.packed)]
             if lacking:
-                upload = _Upload(store, root, stored)
-                done = await _pack(lacking, found, upload.add, upload.report)
+                done = await _pack(lacking, found, _Upload(store, root, stored))
                 found = self._note(settings, found, done)
-            sealed = _seal(found)
+            sealed = found.manifest
             if not packages.is_kept(stored.get(sealed.sha256), len(sealed.data)):
                 await _put(store, root, sealed, stored)
             return sealed.fact
@@ -179,7 +177,7 @@ class TaskPackages:
         names = {each.name for each in changed}
         lacking = [each for each in found.items if each.packed is None or each.name in names]
         if lacking:
-            done = await _pack(lacking, found, _drop, lambda _: None)
+            done = await _pack(lacking, found)
             found = self._note(settings, found, done)
         left = await self._threads.run(lambda: [*environment.left_files(found)])
         found = replace(found, stays=[*found.stays, *changed, *left])
@@ -189,11 +187,7 @@ class TaskPackages:
             for each in (item.packed for item in found.items)
             if each is not None
         ]
-        return found, _seal(found) if planned else None, planned
-
-    async def confirm(self, store: Store, root: str, fact: Sequence[Any]) -> None:
-        """Check that the packages of a retried job exist; see `packages.confirm`."""
-        await packages.confirm(store, root, fact)
+        return found, found.manifest if planned else None, planned
 
     def forget(self) -> None:
         """Check the bucket's packages and their content again before the next submission.
@@ -223,7 +217,7 @@ class TaskPackages:
         packed = [each.packed for each in found.items if each.packed is not None]
         named = {each.sha256: each.size for each in packed}
         if packed:
-            sealed = _seal(found)
+            sealed = found.manifest
             named[sealed.sha256] = len(sealed.data)
         # Times are in seconds, so an object may be replaced without a new time.
         recent = datetime.now(timezone.utc) - _SOON
@@ -290,10 +284,6 @@ def _is_there(stored: Mapping[str, Stored], packed: Packed | None) -> bool:
     return packed is not None and packages.is_kept(stored.get(packed.sha256), packed.size)
 
 
-def _seal(found: Environment) -> Manifest:
-    return manifest.seal(found.target, (each.packed for each in found.items if each.packed))
-
-
 async def _put(store: Store, root: str, sealed: Manifest, stored: dict[str, Stored]) -> None:
     await store.put(f"{packages_prefix(root)}{sealed.sha256}", [sealed.data], quick=True)
     stored[sealed.sha256] = packages.new(len(sealed.data))
@@ -333,17 +323,10 @@ class _Upload:
         self._sent += size
 
 
-async def _drop(packed: Packed, archive: Archive) -> None:
-    """No-op upload."""
-
-
 async def _pack(
-    items: Sequence[Item],
-    found: Environment,
-    use: Callable[[Packed, Archive], Awaitable[None]],
-    report: Callable[[str], object],
+    items: Sequence[Item], found: Environment, upload: _Upload | None = None
 ) -> dict[str, Packed]:
-    """Pack several distributions at a time; use each before its archive is deleted."""
+    """Pack several distributions at a time; upload each before its archive is deleted."""
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(leftovers.remove_folders, _FOLDER)  # of killed processes
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{leftovers.identity(os.getpid())}-"))
@@ -353,15 +336,16 @@ async def _pack(
     async def pack(item: Item) -> None:
         packed, archive = await loop.run_in_executor(threads, environment.pack, item, folder)
         try:
-            await use(packed, archive)
+            if upload is not None:
+                await upload.add(packed, archive)
         finally:
             archive.path.unlink(missing_ok=True)
         done[item.name] = packed
 
     async def tell() -> None:
         await asyncio.sleep(_FIRST_S)
-        while True:
-            report(f"{len(done)} of {counted(len(items), 'distribution')}")
+        while upload is not None:
+            upload.report(f"{len(done)} of {counted(len(items), 'distribution')}")
             await asyncio.sleep(_NEXT_S)
 
     telling = asyncio.ensure_future(tell())

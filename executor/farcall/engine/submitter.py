@@ -23,6 +23,7 @@ from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import Origin, Packed
 from farcall.payload.shared import Piece
+from farcall.storage.packages import confirm as confirm_packages
 from farcall.storage.store import Store
 from farcall_runtime.contract import ENV_LOG_LEVEL, LOG_LEVEL, PACKAGES, Location
 
@@ -391,7 +392,7 @@ class Submitter:
             return await self._packages.store(self._store, self._root, settings)
         fact: Sequence[Any] | None = facts.get(PACKAGES)
         if fact is not None:
-            await self._packages.confirm(self._store, self._root, fact)
+            await confirm_packages(self._store, self._root, fact)
         return fact
 
     async def close(self) -> None:

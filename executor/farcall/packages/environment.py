@@ -7,6 +7,9 @@ Nothing is resolved, so an inconsistent local environment is sent unchanged.
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import json
 import re
 import sys
 import tempfile
@@ -26,7 +29,6 @@ from farcall.model.settings import Settings
 from farcall.packages import archives, cache, imported, installed, runtime_archive, uv, wanted
 from farcall.packages.archives import Archive, BuildError
 from farcall.packages.installed import About, Found
-from farcall.packages.manifest import Packed
 from farcall.packages.target import Target
 from farcall.packages.uv import Pin, Source, UvError
 
@@ -37,12 +39,48 @@ _TOOLS = {"pip", "setuptools", "uv", "wheel"}
 """Installers, which jobs do not need unless a sent distribution requires them."""
 
 _ANYWHERE = Source()
+_ARCHIVES = "zip"
 _READ_AT_ONCE = 8
 _NAME_IN = re.compile(r"[\s\[(<>=!~;@]")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 _FORMAT = ("1", *sys.version_info[:2], zlib.ZLIB_RUNTIME_VERSION, archives.LEVEL)
 _BUILDER = ":".join(map(str, _FORMAT))
 """Inputs that determine the bytes of an archive, in addition to its files."""
+
+
+class Packed(NamedTuple):
+    """Synced distribution.
+
+    Attributes:
+        name: Name of the distribution.
+        version: Version of the distribution.
+        sha256: Digest of the archive, hexadecimal.
+        size: Size of the archive in bytes.
+        unpacked_bytes: Total size of the files in bytes.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    size: int
+    unpacked_bytes: int
+
+
+class Manifest(NamedTuple):
+    """Manifest of an environment.
+
+    Attributes:
+        data: Content, JSON.
+        sha256: Digest of the content, hexadecimal.
+    """
+
+    data: bytes
+    sha256: str
+
+    @property
+    def fact(self) -> list[str | int]:
+        """Reference to the manifest in a bundle: digest and size."""
+        return [self.sha256, len(self.data)]
 
 
 class Stays(NamedTuple):
@@ -69,6 +107,7 @@ class Item:
         about: Metadata of the local installation.
         pin: Requirement to fetch; None if the distribution is installed locally.
         source: Source for uv to fetch from.
+        packed: Archive; None if it was not packed yet.
     """
 
     name: str
@@ -95,6 +134,23 @@ class Environment:
     items: Sequence[Item]
     stays: Sequence[Stays] = field(default=())
 
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of the packed distributions."""
+        return seal(self.target, (item.packed for item in self.items if item.packed))
+
+
+def seal(target: Target, packed: Iterable[Packed]) -> Manifest:
+    """Return the manifest of an environment; equal environments have equal manifests."""
+    document = {
+        "format": _ARCHIVES,
+        "python": target.python,
+        "architecture": target.architecture,
+        "distributions": sorted(packed),
+    }
+    data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return Manifest(data, hashlib.sha256(data).hexdigest())
+
 
 def is_wanted(settings: Settings) -> bool:
     """Return whether packages are sent at all."""
@@ -118,10 +174,10 @@ def find(settings: Settings) -> Environment:
             named = {canonicalize_name(Requirement(each).name) for each in extra}
             limits = [f"{item.name}=={item.version}" for item in items if item.name not in named]
             more = _fetched(wanted.resolve(extra, limits, target), target)
-            kept = {item.name: item for item in items}
+            kept = {(item.name, item.version) for item in items}
             # Distributions that are installed here in the same version are kept.
-            new = [each for each in more if _differs(each, kept.get(each.name))]
-            items = [*{**kept, **{each.name: each for each in new}}.values()]
+            new = {each.name: each for each in more if (each.name, each.version) not in kept}
+            items = [*{**{item.name: item for item in items}, **new}.values()]
     elif isinstance(packages, str):
         pins = wanted.resolve_file(Path(packages), extra, target)
         items, stays = _fetched(pins, target), _own(pins.sources)
@@ -164,10 +220,6 @@ def lacking(
         elif requirement.extras:  # the requirements of the extras may be missing
             more.append(f"{name}[{','.join(sorted(requirement.extras))}]=={version}")
     return more
-
-
-def _differs(item: Item, other: Item | None) -> bool:
-    return other is None or other.version != item.version
 
 
 def _own(folders: Iterable[str]) -> list[Stays]:
@@ -239,10 +291,13 @@ def _used(
     every: Mapping[str, Item], named: AbstractSet[str], loaded: AbstractSet[str]
 ) -> dict[str, Item]:
     """Return the distributions that code imports or has loaded, with requirements."""
-    owners = imported.owners()
-    programs = _required(every, imported.PROGRAMS)
-    found = imported.distributions(loaded, owners) - programs
-    wanted_here = _required(every, found | imported.distributions(named, owners))
+    owners = importlib.metadata.packages_distributions()
+
+    def distributions(modules: Iterable[str]) -> set[str]:
+        return {canonicalize_name(each) for name in modules for each in owners.get(name, ())}
+
+    found = distributions(loaded) - _required(every, imported.PROGRAMS)
+    wanted_here = _required(every, found | distributions(named))
     return {name: item for name, item in every.items() if name in wanted_here}
 
 
@@ -416,7 +471,7 @@ def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
     if item.found is None or item.about is None:
         raise ValueError(f"{item.name} is not installed here")
     try:
-        files = installed.content(item.found, item.about).files
+        files = installed.content(item.found, item.about)
         archive = archives.build(files, folder)
     except BuildError as error:
         raise FarcallError(
@@ -432,11 +487,7 @@ def forget_changed(environment: Environment) -> list[Stays]:
     """Discard the archives of locally changed distributions; return a note about each."""
     said = []
     for item in environment.items:
-        if (
-            item.pin is None
-            and item.found is not None
-            and (names := installed.changed(item.found))
-        ):
+        if item.found is not None and (names := installed.changed(item.found)):
             cache.forget(item.key)
             said.append(Stays(item.name, f"{', '.join(names)}: changed since it was installed"))
     return said

@@ -8,15 +8,11 @@ The process's loaded modules count as well, because a module may be imported by 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import linecache
 import re
 import sys
-from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-
-from packaging.utils import canonicalize_name
 
 from farcall.model.settings import Settings
 from farcall.payload import sources
@@ -42,16 +38,6 @@ def modules(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     named = frozenset() if found is None else _named(found)
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     return named, frozenset(loaded - named)
-
-
-def distributions(names: Iterable[str], owners: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the normalized names of the distributions of some top-level modules."""
-    return {canonicalize_name(each) for name in names for each in owners.get(name, ())}
-
-
-def owners() -> Mapping[str, list[str]]:
-    """Return the locally installed distributions by top-level module."""
-    return importlib.metadata.packages_distributions()
 
 
 def _named(found: Sources) -> frozenset[str]:

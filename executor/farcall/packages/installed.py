@@ -10,7 +10,6 @@ https://packaging.python.org/en/latest/specifications/recording-installed-packag
 from __future__ import annotations
 
 import base64
-import configparser
 import csv
 import hashlib
 import io
@@ -22,6 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from email import message_from_string
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ _CLIENTS = {
 }
 """Files of a dist-info folder that describe this machine; a new RECORD is written."""
 
+_NO_RECORD = "has no RECORD of its files; reinstall it in a virtual environment"
 _CACHE = "__pycache__"
 _SHEBANG = re.compile(rb"\A#!(?:/bin/sh\n'''exec' [^\n]*\n' '''\n|[^\n]*python[^\n]*\n)")
 _PORTABLE = b"#!/usr/bin/env python3\n"
@@ -154,23 +155,20 @@ def describe(found: Found) -> About:
         is_editable=bool(_part(origin, "dir_info").get("editable")),
         is_conda=_read(info / "INSTALLER").strip() == "conda",
         source=_source(origin),
-        problem=""
-        if _read(info / "RECORD")
-        else "has no RECORD of its files; reinstall it in a virtual environment",
+        problem="" if _read(info / "RECORD") else _NO_RECORD,
     )
 
 
 def _describe_egg(found: Found) -> About:
     info = found.info
     is_here = info.suffix == ".egg-link" or not _is_site(info.parent)
+    is_editable = is_here and info.suffix != ".egg"
     metadata = message_from_string(_read(info / "PKG-INFO") or _read(info))
-    name, version = metadata.get("Name", found.key), metadata.get("Version", "")
-    if is_here and info.suffix != ".egg":
-        return About(name, version, is_editable=True)
     return About(
-        name,
-        version,
-        problem="has no RECORD of its files; reinstall it in a virtual environment",
+        metadata.get("Name", found.key),
+        metadata.get("Version", ""),
+        is_editable=is_editable,
+        problem="" if is_editable else _NO_RECORD,
     )
 
 
@@ -201,28 +199,15 @@ def _read(path: Path) -> str:
 # --- files -----------------------------------------------------------------------------------
 
 
-class Content(NamedTuple):
-    """Files of a distribution, from its RECORD.
-
-    Attributes:
-        files: Files that are synced.
-        left: Files that are not synced.
-    """
-
-    files: list[File]
-    left: list[str]
-
-
-def content(found: Found, about: About) -> Content:
-    """Return a distribution's files, with their paths in a job's environment.
+def content(found: Found, about: About) -> list[File]:
+    """Return a distribution's synced files, with their paths in a job's environment.
 
     Raises:
         SettingsError: A file is missing, or has no path in a job's environment.
     """
     info = found.info
-    scripts = _entry_points(info)
+    scripts = _scripts(info)
     files: list[File] = []
-    left: list[str] = []
     rows: list[list[str]] = []
     gone: list[str] = []
     elsewhere: list[str] = []
@@ -231,9 +216,7 @@ def content(found: Found, about: About) -> Content:
         path = Path(os.path.normpath(info.parent / row[0]))
         if _stays(info, path, name, scripts):
             continue
-        if name.startswith(f"{_HEADERS}/"):
-            left.append(name)
-        elif not is_name(name) or not name.startswith((f"{SITE}/", *(f"{d}/" for d in _DATA))):
+        if not is_name(name) or not name.startswith((f"{SITE}/", *(f"{d}/" for d in _DATA))):
             elsewhere.append(row[0])
         elif not path.is_file():
             gone.append(row[0])
@@ -241,12 +224,12 @@ def content(found: Found, about: About) -> Content:
             files.append(_file(name, path))
             rows.append(row)
     if elsewhere:
-        raise _refused(about, elsewhere, "outside its environment's folders", "an image")
+        what = "outside its environment's folders"
+        raise _refused(about, elsewhere, what, "build it into an image")
     if gone:
         raise _refused(about, gone, "listed in its RECORD but missing", "reinstall it")
     record = f"{info.name}/RECORD"
-    files.append(File(f"{SITE}/{record}", _record(rows, record)))
-    return Content(files, left)
+    return [*files, File(f"{SITE}/{record}", _record(rows, record))]
 
 
 def _rows(info: Path) -> Iterator[list[str]]:
@@ -257,10 +240,11 @@ def _rows(info: Path) -> Iterator[list[str]]:
 
 
 def _stays(info: Path, path: Path, name: str, scripts: set[str]) -> bool:
-    """Return whether a file is recreated in the job, or specific to this machine."""
+    """Return whether a file is recreated in the job, specific to this machine, or a header."""
     is_of_client = path.parent == info and path.name in _CLIENTS
     is_script = name.startswith("bin/") and _stem(name) in scripts
-    return _CACHE in path.parts or is_of_client or is_script
+    is_header = name.startswith(f"{_HEADERS}/")
+    return _CACHE in path.parts or is_of_client or is_script or is_header
 
 
 def _name_in_job(site: Path, recorded: str) -> str:
@@ -279,16 +263,10 @@ def _name_in_job(site: Path, recorded: str) -> str:
     return re.sub(r"\AScripts/", "bin/", rest) if is_site else ""
 
 
-def _entry_points(info: Path) -> set[str]:
+def _scripts(info: Path) -> set[str]:
     """Return the names of the scripts in entry_points.txt, which the job recreates."""
-    parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment]  # names keep their case
-    try:
-        parser.read_string(_read(info / "entry_points.txt"))
-    except configparser.Error:
-        return set()
     groups = ("console_scripts", "gui_scripts")
-    return {name for group in groups if parser.has_section(group) for name in parser[group]}
+    return {each.name for each in PathDistribution(info).entry_points if each.group in groups}
 
 
 def _stem(name: str) -> str:
@@ -324,8 +302,7 @@ def _refused(about: About, names: Sequence[str], what: str, remedy: str) -> Sett
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return SettingsError(
         f"{about.name} {about.version} has files that are {what}: {shown}{more}; "
-        f"{'build it into ' if remedy == 'an image' else ''}{remedy}, or leave it out with "
-        f"exclude_packages=[{about.name!r}]",
+        f"{remedy}, or leave it out with exclude_packages=[{about.name!r}]",
         option="packages",
     )
 

@@ -128,7 +128,7 @@ def _files(found: installed.Found) -> Iterator[File]:
     about = installed.describe(found)
     if about.problem:
         raise FarcallError(f"{about.name} {about.problem}; or set image")
-    for file in installed.content(found, about).files:
+    for file in installed.content(found, about):
         inside = file.name.removeprefix(f"{installed.SITE}/")
         if inside != file.name:
             yield file._replace(name=inside)

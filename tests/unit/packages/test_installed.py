@@ -88,7 +88,7 @@ def test_distribution_has_files_of_its_record(tooled):
     found = only(tooled)
     about = installed.describe(found)
     assert (about.name, about.version, about.is_pure, about.problem) == ("tooled", "1.0", True, "")
-    files = {file.name: file for file in installed.content(found, about).files}
+    files = {file.name: file for file in installed.content(found, about)}
     assert set(files) == {
         "bin/other",
         "bin/shell.sh",
@@ -110,13 +110,13 @@ def test_distribution_has_files_of_its_record(tooled):
 def test_three_line_shebang_is_replaced(tooled):
     script = tooled.parents[2] / "bin/other"
     script.write_bytes(b"#!/bin/sh\n'''exec' /a/long/path/python \"$0\" \"$@\"\n' '''\nprint(1)\n")
-    files = {file.name: file.source for file in content(tooled).files}
+    files = {file.name: file.source for file in content(tooled)}
     assert files["bin/other"] == b"#!/usr/bin/env python3\nprint(1)\n"
 
 
 def test_machine_specific_files_are_omitted(tooled):
     """The digest does not depend on them."""
-    before = content(tooled).files
+    before = content(tooled)
     info = tooled / "tooled-1.0.dist-info"
     (info / "direct_url.json").write_text(json.dumps({"url": "file:///home/me", "dir_info": {}}))
     (info / "INSTALLER").write_text("pip\n")
@@ -130,11 +130,11 @@ def test_machine_specific_files_are_omitted(tooled):
         return [*reversed(rows), more, ["tooled-1.0.dist-info/direct_url.json", "sha256=x", "9"]]
 
     change_record(tooled, "tooled", as_written_by_pip)
-    assert sorted(content(tooled).files) == sorted(before)
+    assert sorted(content(tooled)) == sorted(before)
 
 
 def test_sent_record_lists_sent_files(tooled):
-    files = {file.name: file.source for file in content(tooled).files}
+    files = {file.name: file.source for file in content(tooled)}
     record = files[f"{SITE}/tooled-1.0.dist-info/RECORD"].decode()
     listed = {os.path.normpath(f"{SITE}/{row[0]}") for row in csv.reader(record.splitlines())}
     assert listed == set(files)
@@ -210,7 +210,7 @@ def test_unlisted_files_are_reported_not_sent(tooled):
     (tooled / "tooled/by_hand.py").touch()
     (tooled / "loose").mkdir()
     (tooled / "loose/loose.py").touch()
-    names = {file.name for file in content(tooled).files}
+    names = {file.name for file in content(tooled)}
     assert not [name for name in names if "by_hand" in name or "loose" in name]
     assert installed.strays([str(tooled)]) == [
         str(tooled / "loose/loose.py"),
