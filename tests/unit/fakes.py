@@ -36,24 +36,24 @@ def store_in_memory(**timing):
     Args:
         **timing: Waits and limits to override.
     """
-    memory = MemoryStore()
-    return Store("bucket", memory, StoreOperations(memory), Timing(**timing))
+    return Store("bucket", access_in_memory(Timing(**timing)))
 
 
-def access_in_memory(timing=TIMING):
-    """Return AWS access for a session, with an in-memory store for each bucket.
+def access_in_memory(timing=TIMING, memory=None):
+    """Return AWS access for a session, with one in-memory store for all buckets.
 
     Args:
         timing: Waits and limits.
+        memory: Another obstore store.
     """
 
     async def close(): ...
 
-    memory = MemoryStore()
+    memory = MemoryStore() if memory is None else memory
     return SimpleNamespace(
         timing=timing,
         close=close,
-        store=lambda bucket: memory,
+        store=lambda bucket, sending=False: memory,
         operations=lambda bucket: StoreOperations(memory),
         locate=lambda bucket: False,
         overruled="",

@@ -23,9 +23,9 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from farcall.aws import error_translation
+from farcall.aws.access import Access
 from farcall.model import clock
 from farcall.model.errors import ServiceError, SettingsError
-from farcall.model.timing import Timing
 from farcall_runtime.transient_errors import may_pass
 
 _log = logging.getLogger("farcall")
@@ -59,32 +59,18 @@ class Bucket:
 
     Args:
         name: Its name.
-        store: Its obstore store.
-        timing: Retry limits.
-        reopen: Opens the store again, with fresh credentials; with ``sending=True`` for long
-            uploads. Without it, ``store`` serves all requests.
-        locate: Requests the bucket's region, and returns whether it differs from the assumed one,
-            so that the store must be opened again.
+        access: Opens its obstore stores, with the current credentials and region.
 
     Attributes:
         given_up_at: Loop time at which a caller last cancelled a request; before all times if none
             has.
     """
 
-    def __init__(
-        self,
-        name: str,
-        store: S3Store,
-        timing: Timing,
-        reopen: Callable[..., S3Store] | None = None,
-        locate: Callable[[], Awaitable[bool]] | None = None,
-    ) -> None:
+    def __init__(self, name: str, access: Access) -> None:
         self.name = name
         self.given_up_at = -math.inf
-        self._timing = timing
-        self._open = reopen or (lambda **_: store)
-        self._locate = locate
-        self._stores = {False: store}
+        self._access = access
+        self._stores: dict[bool, S3Store] = {}
         self._said_at = -math.inf
 
     async def ask(
@@ -140,20 +126,15 @@ class Bucket:
             return True
         met[told.code] += 1
         if told.code in _ELSEWHERE:
-            return met[told.code] > 1 or not await self._move()
+            is_over = met[told.code] > 1 or not await self._access.locate(self.name)
+            self._stores.clear()  # the next request must use the bucket's region
+            return is_over
         if error_translation.is_of_credentials(told):
             self._stores.clear()  # the next request must use the current credentials
         if error_translation.is_expired(told):
             # They may have been renewed since, for example while this machine slept.
             return met[told.code] > error_translation.RENEWALS
-        return not _may_pass(told) or spent_s > self._timing.store_retry_s
-
-    async def _move(self) -> bool:
-        """Reopen the bucket for its actual region; return whether it differs."""
-        if self._locate is None or not await self._locate():
-            return False
-        self._stores.clear()
-        return True
+        return not _may_pass(told) or spent_s > self._access.timing.store_retry_s
 
     def _say(self, told: Exception, spent_s: float) -> None:
         """Log a repeated error now and then."""
@@ -163,7 +144,7 @@ class Bucket:
 
     def _store(self, *, sending: bool) -> S3Store:
         if sending not in self._stores:
-            self._stores[sending] = self._open(sending=sending)
+            self._stores[sending] = self._access.store(self.name, sending=sending)
         return self._stores[sending]
 
     def _explain(self, operation: str, key: str, error: BaseException) -> Exception | None:

@@ -75,15 +75,15 @@ class _Bundle:
 
 
 class Deletions:
-    """The objects of one bucket to delete. A failure to delete is not an error.
+    """Deletion of a bucket's objects in bulk, for `farcall.storage.store.Store`.
 
     Args:
-        bucket: The bucket.
+        requests: The bucket.
         timing: Contains the time that deletions wait for further ones.
     """
 
-    def __init__(self, bucket: Bucket, timing: Timing) -> None:
-        self._bucket = bucket
+    def __init__(self, requests: Bucket, timing: Timing) -> None:
+        self._requests = requests
         self._timing = timing
         self._doomed: list[str] = []
         self._first: list[str] = []  # bundles without deliveries here
@@ -95,14 +95,20 @@ class Deletions:
         self._alone = asyncio.Lock()
         self._may_delete = True
 
-    def add(self, keys: Iterable[str]) -> None:
-        """Delete objects, together with others that are added shortly after."""
+    def delete_later(self, keys: Iterable[str]) -> None:
+        """Delete objects in bulk, a little later; a failure to delete is not an error."""
         if self._may_delete:
             self._doomed.extend(keys)
             self._start()
 
-    def add_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
-        """Delete a task's objects, including its outcome, after writing a receipt."""
+    def delete_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
+        """Delete a task's objects later, including its outcome, after writing a receipt.
+
+        Args:
+            submission: Its job.
+            index: Its index in the job.
+            keys: The objects.
+        """
         if not self._may_delete:
             return
         where = submission.where
@@ -119,7 +125,12 @@ class Deletions:
         self._marks.setdefault(where, []).append(key)
 
     def end_bundle(self, where: Location, *, delete: bool) -> None:
-        """Record that no further tasks of a bundle are delivered here."""
+        """Record that no further tasks of a bundle are delivered here.
+
+        Args:
+            where: Its location.
+            delete: Whether to delete the bundle, too, a little later.
+        """
         bundle, marks = self._bundles.pop(where, None), self._marks.pop(where, ())
         if not delete or not self._may_delete:
             return
@@ -139,13 +150,8 @@ class Deletions:
         self._sweeping = asyncio.ensure_future(self._sweep(0))
         await asyncio.gather(self._sweeping, return_exceptions=True)
 
-    async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects now; missing objects are no error.
-
-        Raises:
-            SettingsError: The bucket does not exist.
-            ServiceError: S3 refused or could not be reached.
-        """
+    async def _delete_now(self, keys: Sequence[str]) -> None:
+        """Delete objects; missing objects are no error."""
         for start in range(0, len(keys), _MOST):
             some = keys[start : start + _MOST]
             try:
@@ -157,7 +163,7 @@ class Deletions:
 
     async def _delete(self, keys: Sequence[str]) -> None:
         request = partial(obstore.delete_async, paths=keys)
-        await self._bucket.ask("DeleteObjects", keys[0], request)
+        await self._requests.ask("DeleteObjects", keys[0], request)
 
     def _start(self) -> None:
         if self._sweeping is None or self._sweeping.done():
@@ -180,16 +186,16 @@ class Deletions:
                 keys += bundle.keys[:count]
             try:
                 over = [bundle.submission.where.bundle_key for bundle in done]
-                await self.delete(self._first[:first] + over)
+                await self._delete_now(self._first[:first] + over)
                 await asyncio.gather(*(self._write_receipt(b) for b in bundles if b not in done))
                 keys += [key for bundle in done for key in bundle.receipts]
-                await self.delete(keys)
+                await self._delete_now(keys)
             except (ServiceError, SettingsError) as error:
                 self._may_delete = getattr(error, "code", "") != "AccessDenied"
                 _log.warning(
                     "%d delivered objects stay in s3://%s (%s); a lifecycle rule can delete them",
                     len(keys),
-                    self._bucket.name,
+                    self._requests.name,
                     reason(error),
                 )
             # Only now, because a sweep may be cancelled during its request.
@@ -220,5 +226,5 @@ class Deletions:
                 return False
             return True
 
-        bundle.is_written = await self._bucket.ask("PutObject", key, put)
+        bundle.is_written = await self._requests.ask("PutObject", key, put)
         return bundle.is_written

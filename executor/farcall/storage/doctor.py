@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
 from typing import Any
 
@@ -94,8 +93,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
     name = settings.s3_bucket_name
     root = run_root(settings.prefix, f"doctor-{secrets.token_hex(6)}")
     key = Location(name, root, "doctor").bundle_key
-    reopen = functools.partial(access.store, name)
-    bucket = Bucket(name, reopen(), access.timing, reopen, functools.partial(access.locate, name))
+    bucket = Bucket(name, access)
     data = secrets.token_bytes(16)
 
     async def get(store: Any) -> bytes:

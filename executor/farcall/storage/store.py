@@ -16,11 +16,11 @@ from typing import Any, TypeAlias, TypeVar
 import obstore
 from obstore.store import S3Store
 
+from farcall.aws.access import Access
 from farcall.aws.error_translation import concerns_all, is_of_credentials, may_pass
-from farcall.aws.s3 import NO_UPLOAD, Listed, Operations, Page, Stored, moment_of
+from farcall.aws.s3 import NO_UPLOAD, Listed, Page, Stored, moment_of
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
-from farcall.model.timing import Timing
 from farcall.payload.spill import NoRoomError, open_file
 from farcall.storage.bucket import RANGE_IGNORED, Bucket
 from farcall.storage.deletions import Deletions
@@ -36,7 +36,6 @@ from farcall.storage.transfers import (
     take,
 )
 from farcall_runtime import contract, envelope
-from farcall_runtime.contract import Location
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
@@ -98,7 +97,7 @@ def is_chunk(name: str) -> bool:
     return _CHUNK.fullmatch(name) is not None
 
 
-class Store:
+class Store(Deletions):
     """One bucket.
 
     All methods that make requests raise `SettingsError` if the bucket does not exist, and
@@ -106,27 +105,13 @@ class Store:
 
     Args:
         bucket: Name of the bucket.
-        store: The bucket's obstore store.
-        operations: Requests that do not use obstore.
-        timing: Retry limits and maximum sizes.
-        reopen: Opens the store again; see `Bucket`.
-        locate: Requests the bucket's region; see `Bucket`.
+        access: Access to the bucket, with retry limits and maximum sizes.
     """
 
-    def __init__(
-        self,
-        bucket: str,
-        store: S3Store,
-        operations: Operations,
-        timing: Timing,
-        reopen: Callable[..., S3Store] | None = None,
-        locate: Callable[[], Awaitable[bool]] | None = None,
-    ) -> None:
+    def __init__(self, bucket: str, access: Access) -> None:
+        super().__init__(Bucket(bucket, access), access.timing)
         self.bucket = bucket
-        self._operations = operations
-        self._timing = timing
-        self._requests = Bucket(bucket, store, timing, reopen, locate)
-        self._deletions = Deletions(self._requests, timing)
+        self._operations = access.operations(bucket)
 
     @property
     def given_up_at(self) -> float:
@@ -543,39 +528,8 @@ class Store:
         mistaken for its former content.
         """
         try:
-            await self._deletions.delete(keys)
+            await self._delete_now(keys)
         except ServiceError as error:
             if error.code != "AccessDenied":
                 raise
             await asyncio.gather(*(self.put(key, [b""], quick=True) for key in keys))
-
-    def delete_later(self, keys: Iterable[str]) -> None:
-        """Delete objects in bulk, a little later; a failure to delete is not an error."""
-        self._deletions.add(keys)
-
-    def delete_delivered(self, submission: Submission, index: int, keys: Iterable[str]) -> None:
-        """Delete a task's objects later, after recording that its result was delivered.
-
-        Args:
-            submission: Its job.
-            index: Its index in the job.
-            keys: The objects.
-        """
-        self._deletions.add_delivered(submission, index, keys)
-
-    def record_mark(self, where: Location, key: str) -> None:
-        """Delete a marker object together with its bundle."""
-        self._deletions.record_mark(where, key)
-
-    def end_bundle(self, where: Location, *, delete: bool) -> None:
-        """Record that no further tasks of a bundle are delivered here.
-
-        Args:
-            where: Its location.
-            delete: Whether to delete the bundle, too, a little later.
-        """
-        self._deletions.end_bundle(where, delete=delete)
-
-    async def flush(self) -> None:
-        """Delete all pending objects now."""
-        await self._deletions.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 
@@ -31,11 +30,7 @@ class Stores:
                 option="s3_bucket_name",
             )
         if bucket not in self._open:
-            access = self._access
-            reopen = functools.partial(access.store, bucket)
-            operations = access.operations(bucket)
-            locate = functools.partial(access.locate, bucket)
-            self._open[bucket] = Store(bucket, reopen(), operations, access.timing, reopen, locate)
+            self._open[bucket] = Store(bucket, self._access)
         return self._open[bucket]
 
     def __iter__(self) -> Iterator[Store]:

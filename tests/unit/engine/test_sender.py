@@ -18,10 +18,10 @@ from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall.storage.store import Store
-from farcall.testing.bucket import StoreOperations
 from tests.unit.fakes import (
     Client,
     ScriptedBatch,
+    access_in_memory,
     broken,
     no_answer,
     not_sent,
@@ -50,7 +50,7 @@ class World:
         self.client = Client(describe_job_definitions=lambda **_: known, **operations)
         self.backend = ScriptedBatch(self.client)
         memory = MemoryStore()
-        self.store = Store("bucket", memory, StoreOperations(memory), Timing())
+        self.store = Store("bucket", access_in_memory(Timing(), memory))
         self.sender = Sender(self.backend, self.store, timing)
         self.bundle = Bundle(
             SETTINGS,

@@ -28,10 +28,11 @@ class World:
     def __init__(self, *answers):
         self.asked = []
         self._answers = list(answers)
-        self._opened = 0
-        self.bucket = Bucket("b", 0, Timing(), self._open)
+        self._opened = -1
+        self.timing = Timing()
+        self.bucket = Bucket("b", self)
 
-    def _open(self, *, sending=False):
+    def store(self, bucket, *, sending):
         self._opened += 1
         return self._opened
 
@@ -164,16 +165,16 @@ REDIRECTS = (
 async def test_bucket_elsewhere_is_reopened_once(text, clock):
     located = []
 
-    async def locate():
+    async def locate(_):
         located.append(None)
         return True
 
     world = World(GenericError(text), "value")
-    world.bucket._locate = locate
+    world.locate = locate
     assert await world.get() == "value"
     assert (world.asked, len(located)) == ([0, 1], 1)
     lost = World(GenericError(text))
-    lost.bucket._locate = locate
+    lost.locate = locate
     with pytest.raises(ServiceError, match="in another region: set region"):
         await lost.get()
     assert (len(lost.asked), len(located)) == (2, 2)

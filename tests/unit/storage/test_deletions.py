@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from obstore.store import MemoryStore
 
 from farcall.model.submission import Submission
 from farcall.storage import deletions as module
 from farcall.storage.store import Store
-from farcall.testing.bucket import StoreOperations
 from farcall_runtime import envelope
 from farcall_runtime.contract import RECEIPTS, Location
+from tests.unit.fakes import access_in_memory
 
 KEY = b"k" * 32
 WHERE = Location("bucket", "v1/run", "work-1")
@@ -24,8 +23,7 @@ class World:
     """Bucket with a bundle and its outcomes."""
 
     def __init__(self, monkeypatch, timing):
-        self.memory = MemoryStore()
-        self.store = Store("bucket", self.memory, StoreOperations(self.memory), timing)
+        self.store = Store("bucket", access_in_memory(timing))
         self.submission = Submission("job", WHERE.bundle, WHERE, KEY, TASKS)
         self.asked = []
         self.refused = None

@@ -10,10 +10,10 @@ from obstore.store import from_url
 from farcall.engine.terminations import mark_cancelled
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
-from farcall.testing.bucket import StoreOperations
 from farcall_runtime.bundle import Assignment, is_cancelled
 from farcall_runtime.contract import CANCELLED, Location
 from farcall_runtime.storage import Storage
+from tests.unit.fakes import access_in_memory
 
 WHERE = Location("bucket", "v1/run", "fit-0")
 JOB = Submission("job", "fit-0", WHERE, b"k" * 32, 9)
@@ -26,8 +26,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 async def store(folder, timing):
-    bucket = from_url(folder)
-    return Store("bucket", bucket, StoreOperations(bucket), timing)
+    return Store("bucket", access_in_memory(timing, from_url(folder)))
 
 
 def sees(folder, index, key=JOB.key):
