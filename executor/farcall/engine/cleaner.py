@@ -6,10 +6,6 @@ diagnosis.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
-import weakref
 from collections.abc import Callable, Sequence
 
 from farcall.model.settings import Settings
@@ -18,41 +14,6 @@ from farcall.model.timing import Timing
 from farcall.storage.store import Store
 from farcall.storage.stores import Stores
 from farcall_runtime.contract import Location
-
-# --- Weak references to holders of objects: unreachable objects are deleted -------------------
-
-
-class Held:
-    """Objects that stay in the bucket while a handle on the loop can request them."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._held: dict[int, tuple[Store, list[str]]] = {}
-
-    def hold(self, holder: object, store: Store, keys: list[str]) -> None:
-        """Keep objects until their holder is garbage-collected."""
-        number = next(self._numbers)
-        self._held[number] = store, keys
-        loop = asyncio.get_running_loop()
-        weakref.finalize(holder, _tell, weakref.ref(self), loop, number).atexit = False
-
-    def let_go(self) -> None:
-        """Delete all retained objects."""
-        for number in list(self._held):
-            self._release(number)
-
-    def _release(self, number: int) -> None:
-        if number in self._held:
-            store, keys = self._held.pop(number)
-            store.delete_later(keys)
-
-
-def _tell(reference: weakref.ref[Held], loop: asyncio.AbstractEventLoop, number: int) -> None:
-    """Notify the event loop, because a holder can be garbage-collected in any thread."""
-    held = reference()
-    if held is not None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the session
-            loop.call_soon_threadsafe(held._release, number)
 
 
 class Cleaner:
@@ -76,7 +37,7 @@ class Cleaner:
         self._timing = timing
         self._on_deleted = on_deleted
         self._on_failed = on_failed
-        self._held = Held()
+        self._output: dict[Store, list[str]] = {}  # not fetched, and still available
         self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all succeeded
 
     def record_submission(self, submission: Submission) -> None:
@@ -92,7 +53,6 @@ class Cleaner:
         index: int,
         spent: list[str],
         output: Sequence[str] = (),
-        holder: object | None = None,
     ) -> None:
         """Delete the objects of a collected task, if all of its calls succeeded.
 
@@ -104,17 +64,15 @@ class Cleaner:
             submission: The task's job.
             index: Index of the task.
             spent: Keys of objects to delete; see `farcall.engine.fetcher.Delivered`.
-            output: Keys of output that can still be requested.
-            holder: Object that can request the output; it is kept while this object lives and the
-                session is open.
+            output: Keys of output that can still be requested, until the session closes.
         """
         bundle = submission.where.bundle_key
         store = self._stores.of(submission.where.bucket)
         spent = [] if settings.keep_artifacts else spent
         if spent:
             store.delete_delivered(submission, index, spent)
-            if output and holder is not None:
-                self._held.hold(holder, store, list(output))
+            if output:
+                self._output.setdefault(store, []).extend(output)
         else:
             self._on_failed(submission.where)
         if bundle in self._left:
@@ -127,6 +85,8 @@ class Cleaner:
                 if well:
                     self._on_deleted(submission.where)
 
-    def let_go(self) -> None:
-        """Delete the output that is still retained."""
-        self._held.let_go()
+    def close(self) -> None:
+        """Delete the output that was not fetched."""
+        for store, keys in self._output.items():
+            store.delete_later(keys)
+        self._output.clear()

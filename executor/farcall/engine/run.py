@@ -443,7 +443,7 @@ class TaskRun(JobRun):
     async def discard(self, delivered: Delivered, settings: Settings | None = None) -> None:
         """Delete the collected result from the bucket.
 
-        Output that was not fetched is kept as long as this run can still request it.
+        Output that was not fetched is kept until the session closes, if a caller can request it.
 
         Args:
             delivered: The outcome.
@@ -455,10 +455,10 @@ class TaskRun(JobRun):
         self._is_discarded = True
         with contextlib.suppress(FarcallError):  # a lifecycle rule deletes the rest
             session, submission, index = await self.find()
-            spent, output, holder = delivered.all_spent, [], None
+            spent, output = delivered.all_spent, []
             if self.wanted.output is not Output.NONE and not delivered.is_whole:
-                spent, output, holder = delivered.spent, delivered.output, self
-            session.cleaner.discard(settings, submission, index, spent, output, holder)
+                spent, output = delivered.spent, delivered.output
+            session.cleaner.discard(settings, submission, index, spent, output)
         if delivered.spent and self._on_spent is not None:
             self._on_spent()
 

@@ -274,7 +274,7 @@ class Session:
         await self.launcher.close()
         await _give_way()  # the notified callers may terminate their jobs, too
         await self.terminations.settle()
-        self.cleaner.let_go()
+        self.cleaner.close()
         for store in self.stores:
             with contextlib.suppress(Exception):  # remaining objects do no harm
                 await self._flush(store)

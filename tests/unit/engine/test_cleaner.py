@@ -76,14 +76,12 @@ async def test_bundles_without_fetched_results_are_forgotten(owner):
     assert await owner.bundles_left() == ["0"]
 
 
-async def test_output_is_deleted_with_its_holder(owner):
-    class Holder: ...
-
-    holder, task = Holder(), await owner.submit("one")
+async def test_unfetched_output_is_deleted_at_close(owner):
+    task = await owner.submit("one")
     await owner.store.put("chunk", [b"output"])
-    owner.cleaner.discard(SETTINGS, task, 0, ["o"], ["chunk"], holder)
+    owner.cleaner.discard(SETTINGS, task, 0, ["o"], ["chunk"])
     await owner.store.flush()
     assert await owner.store.get("chunk") is not None
-    owner.cleaner.let_go()
+    owner.cleaner.close()
     await owner.store.flush()
     assert await owner.store.get("chunk") is None
