@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from farcall.aws.findings import Finding
 from farcall.aws.paced_client import Meter, Ticket
 from farcall.model.commands import Nodes
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.settings import Settings
@@ -393,7 +393,7 @@ def platform_of(backend: Backend) -> str:
     return next((PLATFORMS[name] for name in PLATFORMS if name == backend.name), PLATFORMS[BATCH])
 
 
-def raise_first(refused: Mapping[str, ServiceError]) -> None:
+def raise_first(refused: Mapping[str, FarcallError]) -> None:
     """Raise the first error that `Backend.terminate` returned, if any."""
     for error in refused.values():
         raise error

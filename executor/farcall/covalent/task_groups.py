@@ -225,7 +225,7 @@ class TaskGroups:
                 _remember(self._cancelled, key)
                 return True
             session = await session_for(settings)
-            raise_first(await session.terminations.end([job_id], _REASON, together=True))
+            raise_first(await session.terminations.end([job_id], _REASON))
         except FarcallError as error:
             _log.warning("job %s may still run: %s", job_id, error)
             return False

@@ -120,6 +120,13 @@ class Batcher(Generic[K, V]):
                 future.exception()  # its callers may have left; this suppresses asyncio's warning
         self._asked.clear()
 
+    async def finish(self) -> None:
+        """Wait for the results of all requests; repeat those that a cancellation interrupted."""
+        while self._asked or self._answering is not None:
+            if self._answering is None or self._answering.done():
+                self._answering = asyncio.ensure_future(self._run())
+            await asyncio.gather(self._answering, return_exceptions=True)
+
     async def _run(self) -> None:
         while self._asked:
             # Wait at least one iteration of the loop, because resumed callers may block it.

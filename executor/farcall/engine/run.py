@@ -131,7 +131,7 @@ class JobRun(ABC):
             ServiceError: Batch refused the call.
         """
         session = await self.session()
-        raise_first(await session.terminations.end([self.id], reason, together=True))
+        raise_first(await session.terminations.end([self.id], reason))
 
     def watch(
         self, session: Session, submission: Submission | CommandSubmission, index: int

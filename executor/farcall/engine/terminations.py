@@ -7,14 +7,13 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from farcall.backends.base import Backend, raise_first
+from farcall.backends.base import Backend
+from farcall.engine.packer import Batcher
 from farcall.engine.tracker import Tracker
-from farcall.model.errors import FarcallError, ServiceError, UnknownError
+from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.interrupts import Interrupts
 from farcall.model.names import counted, named
 from farcall.model.submission import Submission
@@ -58,33 +57,15 @@ _ANSWERED_TOGETHER = 500
 _LEAVING_S = 5.0
 """Time in seconds after a second Ctrl-C in which terminations are not awaited."""
 
-
-Refused: TypeAlias = dict[str, ServiceError]
-"""Job ID to error, for jobs that could not be terminated."""
-
-
-@dataclass
-class _Doomed:
-    """Jobs collected for one termination request.
-
-    Attributes:
-        timer: Sends the request.
-        sent: Receives the response.
-        job_ids: IDs of the jobs.
-        is_left: Whether the owner is leaving, so that the number of jobs is logged.
-    """
-
-    timer: asyncio.TimerHandle
-    sent: asyncio.Future[Refused]
-    job_ids: dict[str, None] = field(default_factory=dict)
-    is_left: bool = False
+_Asked: TypeAlias = tuple[str, str]
+"""ID of a job, and the reason for terminating it."""
 
 
 class Terminations:
     """Termination requests of one session.
 
-    A request continues if its caller is cancelled. `settle` repeats requests that the end of the
-    event loop has interrupted.
+    Requests that follow within a moment are sent together, and continue if their callers are
+    cancelled. `settle` repeats requests that the end of the event loop has interrupted.
 
     Args:
         backend: Platform that runs the jobs.
@@ -96,16 +77,14 @@ class Terminations:
         self._backend = backend
         self._tracker = tracker
         self._stores = stores
-        self._requests: set[asyncio.Future[Refused]] = set()
         self._unended: dict[str, set[int]] = {}  # unfinished tasks by array
-        self._doomed: dict[str, _Doomed] = {}
-        self._asked: dict[str, str] = {}  # reason by ID, until Batch has responded
+        self._requests: Batcher[_Asked, None] = Batcher(self._answer, wait_s=_TOGETHER_S)
+        self._unanswered: dict[_Asked, None] = {}
+        self._leaving: set[_Asked] = set()
         self._interrupts = Interrupts(self._abandon)
         self._abandoned_at = -math.inf
 
-    async def end(
-        self, job_ids: Collection[str], reason: str, *, together: bool = False
-    ) -> dict[str, ServiceError]:
+    async def end(self, job_ids: Iterable[str], reason: str) -> dict[str, FarcallError]:
         """Terminate jobs, and poll them soon.
 
         If all unfinished tasks of an array are listed, the array is terminated with one request.
@@ -113,19 +92,25 @@ class Terminations:
         Args:
             job_ids: IDs of the jobs.
             reason: Stored by the backend.
-            together: Whether to share one request with jobs that follow within a moment for the
-                same reason.
 
         Returns:
             Job ID to error, for jobs that could not be terminated.
-
-        Raises:
-            ServiceError: The request failed.
         """
-        sent = self._enqueue(job_ids, reason).sent if together else self._send(job_ids, reason)
-        refused = await _answered(sent)
-        why = {job_id: refused.get(job_id) or refused.get(_parent(job_id)) for job_id in job_ids}
-        return {job_id: error for job_id, error in why.items() if error is not None}
+        asked = {job_id: self._ask((job_id, reason)) for job_id in job_ids}
+        answers = asyncio.gather(*asked.values(), return_exceptions=True)
+        try:
+            found = dict(zip(asked, await asyncio.shield(answers), strict=True))
+        except asyncio.CancelledError:
+            for each in asked.values():
+                each.add_done_callback(self._log_failure)
+            raise
+        refused: dict[str, FarcallError] = {}
+        for job_id, error in found.items():
+            if isinstance(error, FarcallError):
+                refused[job_id] = error
+            elif error is not None:
+                raise error
+        return refused
 
     async def leave(self, job_ids: Iterable[str], tasks: int, reason: str) -> None:
         """Terminate a leaving owner's jobs, and log it; never raises a `FarcallError`."""
@@ -135,22 +120,19 @@ class Terminations:
             _log.warning("exited without cancelling %s", what)
             return
         _log.warning("cancelling %s (%s); press Ctrl-C to exit at once", what, reason)
-        try:
-            with self._interrupts:
-                raise_first(await self.end(left, reason))
-        except FarcallError as error:  # the owner's own error matters more
+        with self._interrupts:
+            refused = await self.end(left, reason)
+        for error in refused.values():  # the owner's own error matters more
             _log.warning("they may still run: %s", error)
-        else:
-            _log.warning("cancelled %s", what)
+            return
+        _log.warning("cancelled %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
-        """Terminate a leaving owner's job, batched with others; raises no `FarcallError`."""
-        self._enqueue([job_id], reason).is_left = True
-        try:
-            with self._interrupts:
-                raise_first(await self.end([job_id], reason, together=True))
-        except FarcallError as error:  # the owner's own error matters more
-            _log.warning("%s may still run: %s", job_id, error)
+        """Terminate a leaving owner's job, and log it together with others."""
+        self._leaving.add((job_id, reason))
+        with self._interrupts:
+            for error in (await self.end([job_id], reason)).values():
+                _log.warning("%s may still run: %s", job_id, error)
 
     def record_children(self, submission: Submission) -> None:
         """Record the tasks of an array, to know when all of them are being terminated."""
@@ -167,83 +149,50 @@ class Terminations:
 
     async def settle(self) -> None:
         """Wait for pending requests before the connections close; ignore their results."""
-        for reason in list(self._doomed):
-            self._send_doomed(reason)
-        requests = list(self._requests)
         if self._is_abandoned:
-            for request in requests:
-                request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
-        if self._is_abandoned or not self._asked:
-            return
-        cut_off: dict[str, list[str]] = {}
-        for job_id, reason in self._asked.items():
-            cut_off.setdefault(reason, []).append(job_id)
-        self._asked.clear()
-        for reason, job_ids in cut_off.items():
-            try:
-                await self._mark(job_ids, reason)
-                raise_first(await self._backend.terminate(job_ids, reason))
-            except FarcallError as error:
-                _log.warning("%s may still run: %s", named(job_ids), error)
+            await self._requests.close(FarcallError("the user did not wait for it"))
+        await self._requests.finish()
 
     @property
     def _is_abandoned(self) -> bool:
         return time.monotonic() - self._abandoned_at < _LEAVING_S
 
-    def _enqueue(self, job_ids: Iterable[str], reason: str) -> _Doomed:
-        doomed = self._doomed.get(reason)
-        if doomed is None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(_TOGETHER_S, self._send_doomed, reason)
-            doomed = self._doomed[reason] = _Doomed(timer, loop.create_future())
-        doomed.job_ids.update(dict.fromkeys(job_ids))
-        return doomed
+    def _ask(self, asked: _Asked) -> asyncio.Future[None]:
+        answer = self._requests.ask(asked)
+        self._unanswered[asked] = None
+        answer.add_done_callback(lambda _: self._unanswered.pop(asked, None))
+        return answer
 
-    def _send_doomed(self, reason: str) -> None:
-        doomed = self._doomed.pop(reason)
-        doomed.timer.cancel()
-        request = self._send(doomed.job_ids, reason)
-
-        def answer(_: object) -> None:
-            if not doomed.sent.done():
-                _copy(request, doomed.sent)
-
-        request.add_done_callback(answer)
-        count = len(doomed.job_ids)
-        if doomed.is_left and count > 1:
-            _log.warning("cancelling %d tasks (%s); press Ctrl-C to exit at once", count, reason)
-
-    def _send(self, job_ids: Iterable[str], reason: str) -> asyncio.Future[Refused]:
-        wanted = self._collapse_children(job_ids)
-        self._asked.update(dict.fromkeys(wanted, reason))
-        sent = asyncio.ensure_future(self._terminate(wanted, reason))
-        self._requests.add(sent)
-        sent.add_done_callback(self._requests.discard)
-        return sent
-
-    async def _terminate(self, job_ids: list[str], reason: str) -> Refused:
-        groups = iter(job_ids)
-        requests = []
-        while group := list(islice(groups, _ANSWERED_TOGETHER)):
-            requests.append(self._terminate_group(group, reason))
-        refused: Refused = {}
-        for found in await asyncio.gather(*requests, return_exceptions=True):
-            if isinstance(found, BaseException):
-                raise found
+    async def _answer(self, asked: list[_Asked]) -> list[Exception | None]:
+        """Terminate the jobs of one batch; return None or an error for each."""
+        by_reason: dict[str, list[str]] = {}
+        for job_id, reason in asked:
+            by_reason.setdefault(reason, []).append(job_id)
+        for reason, job_ids in by_reason.items():
+            count = sum((job_id, reason) in self._leaving for job_id in job_ids)
+            if count > 1:
+                text = "cancelling %d tasks (%s); press Ctrl-C to exit at once"
+                _log.warning(text, count, reason)
+        self._leaving.difference_update(asked)
+        groups = [
+            (wanted[at : at + _ANSWERED_TOGETHER], reason)
+            for reason, job_ids in by_reason.items()
+            for wanted in [self._collapse_children(job_ids)]
+            for at in range(0, len(wanted), _ANSWERED_TOGETHER)
+        ]
+        refused: dict[_Asked, Exception] = {}
+        for found in await asyncio.gather(*(self._terminate(*group) for group in groups)):
             refused |= found
-        return refused
+        return [refused.get(e) or refused.get((_parent(e[0]), e[1])) for e in asked]
 
-    async def _terminate_group(self, job_ids: list[str], reason: str) -> Refused:
+    async def _terminate(self, job_ids: list[str], reason: str) -> dict[_Asked, Exception]:
         try:
             await self._mark(job_ids, reason)
-            refused = await self._backend.terminate(job_ids, reason)
-        except Exception:
-            self._record_answered(job_ids)  # notifies the waiting callers
-            raise
-        self._record_answered(job_ids)
+            refused: Mapping[str, Exception] = await self._backend.terminate(job_ids, reason)
+        except Exception as error:
+            return {(job_id, reason): error for job_id in job_ids}
         self._tracker.poll_soon(job_ids)
-        return refused
+        return {(job_id, reason): error for job_id, error in refused.items()}
 
     async def _mark(self, job_ids: Iterable[str], reason: str) -> None:
         """Store the cancel markers of array tasks, if the backend needs them.
@@ -274,19 +223,21 @@ class Terminations:
             return None if detail is None else Submission.whole(detail)
         return None
 
-    def _record_answered(self, job_ids: Iterable[str]) -> None:
-        for job_id in job_ids:
-            self._asked.pop(job_id, None)
-
     def _abandon(self) -> None:
         """Abandon pending requests, because the user wants to leave at once."""
-        left = [*self._asked, *(job_id for d in self._doomed.values() for job_id in d.job_ids)]
+        left = self._collapse_children(job_id for job_id, _ in self._unanswered)
         if left:
             _log.warning(
                 "exited without cancelling %s. Use farcall cancel JOB... to cancel jobs.",
                 named(left),
             )
         self._abandoned_at = time.monotonic()
+
+    def _log_failure(self, answer: asyncio.Future[None]) -> None:
+        """Log that a job may still run, if no caller waits for the answer."""
+        error = None if answer.cancelled() else answer.exception()
+        if error is not None and not self._is_abandoned:
+            _log.warning("jobs that were to be terminated may still run: %s", error)
 
     def _collapse_children(self, job_ids: Iterable[str]) -> list[str]:
         """Replace the unfinished tasks of an array with the array, if all are listed."""
@@ -305,29 +256,3 @@ class Terminations:
 def _parent(job_id: str) -> str:
     """Return the array of an array task; for other jobs the job's own ID."""
     return job_id.partition(":")[0]
-
-
-async def _answered(sent: asyncio.Future[Refused]) -> Refused:
-    """Wait for the response to a request that continues if this wait is cancelled."""
-    try:
-        return await asyncio.shield(sent)
-    except asyncio.CancelledError:
-        sent.add_done_callback(_tell_failure)
-        raise
-
-
-def _tell_failure(sent: asyncio.Future[Refused]) -> None:
-    if sent.cancelled():
-        return
-    error = sent.exception() or next(iter(sent.result().values()), None)
-    if error is not None:
-        _log.warning("jobs that were to be terminated may still run: %s", error)
-
-
-def _copy(request: asyncio.Future[Refused], to: asyncio.Future[Refused]) -> None:
-    if request.cancelled():
-        to.cancel()
-    elif error := request.exception():
-        to.set_exception(error)
-    else:
-        to.set_result(request.result())

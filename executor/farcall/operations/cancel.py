@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from farcall.backends.base import platform_of
 from farcall.engine.session import Session
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail
 from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry
@@ -165,7 +165,7 @@ async def cancel(
     return [tell(job_id) for job_id in job_ids]
 
 
-_Ended = tuple[dict[str, ServiceError], dict[str, str], Mapping[str, JobDetail]]
+_Ended = tuple[dict[str, FarcallError], dict[str, str], Mapping[str, JobDetail]]
 """By job ID: errors of terminations and of notifications, and later descriptions."""
 
 
