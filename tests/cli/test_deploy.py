@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 
-import boto3
 import pytest
 import tomlkit
 
 from farcall.deploy import stack
 from farcall.model.settings import read
 from tests import emulators
+from tests.cli.account import Account
 from tests.support.commands import FARCALL
 
 pytestmark = pytest.mark.slow
@@ -40,29 +40,6 @@ NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
 """Disables package sync, because the test environment has many packages."""
 
 
-class Account:
-    """An empty local AWS emulator."""
-
-    def __init__(self, aws):
-        self.aws = aws
-
-    def client(self, service):
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=self.aws.environment["AWS_REGION"],
-            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
-        )
-
-    def stack(self):
-        [found] = self.client("cloudformation").describe_stacks(StackName="farcall")["Stacks"]
-        return found
-
-    def outputs(self):
-        return {each["OutputKey"]: each["OutputValue"] for each in self.stack()["Outputs"]}
-
-
 @pytest.fixture(scope="module")
 def whole():
     with emulators.start(empty=True) as aws:
@@ -81,23 +58,6 @@ def account(whole, monkeypatch, commands):
 
 def options(folder):
     return read(folder / ".config" / "farcall" / "farcall.toml")["batch"]
-
-
-@pytest.mark.path
-def test_deploy_run_destroy_leaves_nothing(account, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    deploy, destroy = "farcall deploy --yes", "farcall destroy --yes --empty-bucket"
-    line = f"{deploy} && {sys.executable} script.py && {destroy}"
-    done = subprocess.run(
-        ["sh", "-c", line],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **NO_PACKAGES, "PATH": f"{FARCALL.parent}:{os.environ['PATH']}"},
-    )
-    assert 0 == done.returncode, done.stdout + done.stderr
-    assert "9 285" in done.stdout
-    assert {} == account.aws.resources()
 
 
 async def test_deploy_without_changes_changes_nothing(account, farcall_command, tmp_path):

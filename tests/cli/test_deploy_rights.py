@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import boto3
 import pytest
 
 from tests import emulators
+from tests.cli.account import Account
 from tests.support.iam import FOLDER, VALUES, policy
 
 pytestmark = pytest.mark.slow
@@ -41,44 +41,6 @@ NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
 """Disables package sync, because the test environment has many packages."""
 
 
-class Account:
-    """A local AWS emulator that is empty except for users, and enforces IAM."""
-
-    def __init__(self, aws):
-        self.aws = aws
-        self.iam = self.client("iam")
-        self.deployer = self.user("deployer", policy("deployer"))
-
-    def client(self, service):
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=VALUES["REGION"],
-            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
-        )
-
-    def user(self, name, document):
-        """Make a user with a policy; return the keys."""
-        self.iam.create_user(UserName=name)
-        self.allow(name, document)
-        key = self.iam.create_access_key(UserName=name)["AccessKey"]
-        return {
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        }
-
-    def allow(self, name, document):
-        text = json.dumps(document)
-        self.iam.put_user_policy(UserName=name, PolicyName="farcall", PolicyDocument=text)
-
-    def outputs(self):
-        described = self.client("cloudformation").describe_stacks(StackName="farcall")
-        return {
-            each["OutputKey"]: each["OutputValue"] for each in described["Stacks"][0]["Outputs"]
-        }
-
-
 @pytest.fixture(scope="module")
 def whole():
     with emulators.start(empty=True, enforce_iam=True) as aws:
@@ -91,7 +53,6 @@ def account(whole, monkeypatch, commands):
     for name, value in whole.aws.environment.items():
         monkeypatch.setenv(name, value)
     yield whole
-    whole.allow("deployer", policy("deployer"))
     done = commands.run("destroy", "--yes", "--empty-bucket")
     assert (0, {}) == (done.returncode, whole.aws.resources()), done.stderr
 
@@ -112,8 +73,9 @@ def client_policy(outputs):
     return json.loads(text)
 
 
+@pytest.mark.path
 async def test_documented_policies_suffice(account, farcall_command, tmp_path: Path):
-    deployer = account.deployer
+    deployer = account.user("deployer", policy("deployer"))
     done = await farcall_command("deploy", "--yes", "--compute", "spot", **deployer)
     assert 0 == done.returncode, done.stderr
     more = ("--compute", "ec2", "--compute", "spot", "--max-vcpus", 8, "--tags", "team=a")

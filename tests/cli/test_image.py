@@ -11,7 +11,6 @@ import os
 import sys
 from pathlib import Path
 
-import boto3
 import pytest
 import tomlkit
 
@@ -20,7 +19,8 @@ from farcall.model.errors import FarcallError
 from farcall.model.settings import read
 from farcall_runtime.contract import PROTOCOL_VERSION
 from tests import emulators
-from tests.support.iam import VALUES, policy
+from tests.cli.account import Account
+from tests.support.iam import policy
 
 REGISTRY = "127.0.0.1:5999"
 IMAGE_ID = "sha256:" + 32 * "1a"
@@ -114,52 +114,28 @@ def docker(tmp_path, monkeypatch):
     return fake
 
 
-class Account:
-    """A local AWS emulator that enforces IAM, with a user that pushes images."""
-
-    def __init__(self, aws):
-        self.aws = aws
-        self.iam = self.client("iam")
-        self.iam.create_user(UserName="pusher")
-        key = self.iam.create_access_key(UserName="pusher")["AccessKey"]
-        self.keys = {
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        }
-
-    def client(self, service):
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=VALUES["REGION"],
-            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
-        )
-
-    def allow(self, document):
-        text = json.dumps(document)
-        self.iam.put_user_policy(UserName="pusher", PolicyName="farcall", PolicyDocument=text)
-
-    def repositories(self):
-        return self.aws.resources().get("repositories", [])
+def repositories(account):
+    return account.aws.resources().get("repositories", [])
 
 
 @pytest.fixture(scope="module")
 def whole():
     with emulators.start(empty=True, enforce_iam=True) as aws:
-        yield Account(aws)
+        account = Account(aws)
+        yield account, account.user("pusher", policy("pusher"))
 
 
 @pytest.fixture
 def account(whole, monkeypatch):
     """Provide an account without repositories, as a user that may only push images."""
-    for name, value in {**whole.aws.environment, **whole.keys}.items():
+    account, keys = whole
+    for name, value in {**account.aws.environment, **keys}.items():
         monkeypatch.setenv(name, value)
-    whole.aws.set_registry(REGISTRY)
-    whole.allow(policy("pusher"))
-    yield whole
-    ecr = whole.client("ecr")
-    for name in whole.repositories():
+    account.aws.set_registry(REGISTRY)
+    account.allow("pusher", policy("pusher"))
+    yield account
+    ecr = account.client("ecr")
+    for name in repositories(account):
         ecr.delete_repository(repositoryName=name)
 
 
@@ -242,7 +218,7 @@ async def test_pushed_image_becomes_the_option(account, docker, farcall_command,
     ] == done.stdout.splitlines()[:2]
     assert "next: farcall doctor" in done.stderr
     assert f"{REGISTRY}/farcall@{DIGEST}" == options(tmp_path)["image"]
-    assert ["farcall"] == account.repositories()
+    assert ["farcall"] == repositories(account)
 
     pushed = docker.recorded("pushed")
     assert "600" == pushed["mode"]
@@ -264,7 +240,9 @@ async def test_existing_repository_and_options_are_kept(
     docker.has(**{"my-jobs": own})
     given = ("image", "push", "my-jobs", "--repository", "team/jobs", "--file", file)
     account.client("ecr").create_repository(repositoryName="team/jobs")
-    account.allow(json.loads(json.dumps(policy("pusher")).replace("y/farcall", "y/team/jobs")))
+    account.allow(
+        "pusher", json.loads(json.dumps(policy("pusher")).replace("y/farcall", "y/team/jobs"))
+    )
 
     done = await farcall_command(*given)  # needs no confirmation
 
@@ -279,7 +257,7 @@ async def test_push_requires_confirmation(account, docker, farcall_command, tmp_
     done = await farcall_command("image", "push")
     assert 2 == done.returncode
     assert "nothing was built or pushed" in done.stderr
-    assert ([], [], {}) == (account.repositories(), docker.told("push"), options(tmp_path))
+    assert ([], [], {}) == (repositories(account), docker.told("push"), options(tmp_path))
 
 
 @pytest.mark.parametrize(

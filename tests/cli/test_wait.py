@@ -93,8 +93,9 @@ async def test_exit_code_reports_failure(hold_jobs, executor, farcall_command):
     swept = await executor.task(str).map(range(2))
     assert swept == ["0", "1"]
     await failing.wait()
-    done = await farcall_command("wait", failing.id)
-    assert (done.returncode, done.stderr) == (1, "")
+    done = await farcall_command("wait", "hold")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"hold: job {failing.id} (hold-")
     assert done.stdout.startswith(f"{failing.id}  Failed since 20")
     assert "exit code 1" in done.stdout
     done = await farcall_command("wait", failing.id, UNKNOWN_ID, "no-such-name")

@@ -80,11 +80,8 @@ async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(
             executable_path=BROWSER,
-            args=[
-                # Chromium has no sandbox for root, so root must disable it.
-                *(["--no-sandbox"] if os.geteuid() == 0 else []),
-                "--host-resolver-rules=MAP *.example 127.0.0.1",
-            ],
+            # Chromium has no sandbox for root, so root must disable it.
+            args=["--no-sandbox"] if os.geteuid() == 0 else [],
         )
         yield launched
         await launched.close()

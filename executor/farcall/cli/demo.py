@@ -355,7 +355,7 @@ async def _ocean() -> None:
 async def _running(job: Job[Any]) -> None:
     """Wait until a job is running or has finished."""
     status = await job.status()
-    while status not in (JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.FAILED):
+    while status is not JobStatus.RUNNING and not status.is_final:
         await asyncio.sleep(0.2)
         status = await job.status()
 

@@ -14,7 +14,7 @@ import click
 from farcall.cli import exit_codes, plan
 from farcall.cli.options import given, job_options
 from farcall.cli.printing import Printer, give_up_stdout, say
-from farcall.cli.run import tell_states
+from farcall.cli.run import telling_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.executor import BatchExecutor
 from farcall.engine.session import Session, session_for
@@ -230,12 +230,8 @@ async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int
     async with _in_block(session):
         job = await executor.command(image, **call)
         async with _ended_when_left(session, job):
-            telling = asyncio.ensure_future(tell_states(job))
-            try:
+            async with telling_states(job):
                 await follow(session, job.id, count=executor.settings.nodes)
-            finally:
-                telling.cancel()
-                await asyncio.gather(telling, return_exceptions=True)
             return await exit_code(job)
 
 

@@ -23,14 +23,6 @@ value_file = click.option(
 """Decorator that adds the option for the file of a job's result."""
 
 
-def called(command: F) -> F:
-    """Add the arguments for the function and its arguments."""
-    command = click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")(
-        command
-    )
-    return click.argument("target", metavar="MODULE:FUNCTION")(command)
-
-
 def job_options(command: F) -> F:
     """Add the options of a new job; `given` reads their values."""
     command = click.option("--workflow", metavar="NAME", help="Workflow name of the job.")(command)

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from rich.markup import escape
 
 from farcall.cli import plan, results, tables
-from farcall.cli.options import called, given, job_options, value_file
+from farcall.cli.options import given, job_options, value_file
 from farcall.cli.printing import say
 from farcall.cli.signatures import Call
 from farcall.cli.targets import Target, find
@@ -46,7 +46,8 @@ _LOOK_S = (0.5, 5.0)
     "--dry-run", "is_plan", is_flag=True, help="Print the requests without sending them."
 )
 @click.option("--offline", is_flag=True, help="With --dry-run: make no API requests.")
-@called
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -94,7 +95,13 @@ def run(
         raise click.UsageError("--detach, --output, --json and --dry-run cannot be used together")
     if offline and not is_plan:
         raise click.UsageError("--offline requires --dry-run, because submitting a job calls AWS")
-    found, executor, bound = prepare(ctx, target, args, lambda: given(assignments, short))
+    found = find(target)
+    options = given(assignments, short)
+    bound = Call(target, found.function).bind(args, ctx)
+    settings = found.callee.executor.settings if isinstance(found.callee, Task) else Settings()
+    # The running script is farcall, so the workflow is named after the user's module.
+    options = {"workflow": settings.workflow or found.workflow, **options}
+    executor = BatchExecutor(settings, **options)
     if is_plan:
         plan.show(
             asyncio.run(plan.of_call(executor.settings, found.function, bound, offline=offline))
@@ -106,32 +113,6 @@ def run(
         is_alone = as_json or output is not None
         done = _run(executor, found, bound, output, show=show, is_alone=is_alone)
         sys.exit(not asyncio.run(done))
-
-
-def prepare(
-    ctx: click.Context, target: str, args: tuple[str, ...], given: Callable[[], dict[str, Any]]
-) -> tuple[Target, BatchExecutor, inspect.BoundArguments]:
-    """Find a function, its executor and its arguments before any AWS call.
-
-    Args:
-        ctx: The command's context.
-        target: ``MODULE:FUNCTION``.
-        args: The function's part of the command line.
-        given: Returns the job's validated options. It is called after the function is found,
-            because a program in the folder needs no approval of the folder's options.
-
-    Raises:
-        click.UsageError: The function does not exist, or the arguments do not match it.
-        SettingsError: An option from another source is wrong.
-    """
-    found = find(target)
-    options = given()
-    bound = Call(target, found.function).bind(args, ctx)
-    callee = found.callee
-    settings = callee.executor.settings if isinstance(callee, Task) else Settings()
-    # The running script is farcall, so the workflow is named after the user's module.
-    options = {"workflow": settings.workflow or found.workflow, **options}
-    return found, BatchExecutor(settings, **options), bound
 
 
 async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:
@@ -156,16 +137,23 @@ async def _run(
     keeps = executor.settings.keep_artifacts
     async with executor.with_options(keep_artifacts=True) as opened:
         job = await opened.submit(target.function, *bound.args, **bound.kwargs)
-        telling = asyncio.ensure_future(tell_states(job))
-        try:
+        async with telling_states(job):
             await results.stream(job, all_to_stderr=is_alone)
-        finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
         return await results.hand_over(job, output, keeps=keeps, show=show)
 
 
-async def tell_states(job: Job[Any] | CommandJob) -> None:
+@contextlib.asynccontextmanager
+async def telling_states(job: Job[Any] | CommandJob) -> AsyncIterator[None]:
+    """Print a job's states to stderr during the block."""
+    telling = asyncio.ensure_future(_tell_states(job))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell_states(job: Job[Any] | CommandJob) -> None:
     """Print a job's states to stderr until it finishes."""
     say(f"job {job.id} ({job.name})", err=True)
     said, wait_s = "", _LOOK_S[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -59,68 +60,39 @@ async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: 
         job_ids, missing = [await references.job_id(settings, session, None)], {}
     for text in missing.values():
         say(text, err=True)
-    waiting = _Waiting(session, job_ids, exit_codes.UNKNOWN if missing else 0)
-    await waiting.look()  # poll at least once, even with a short timeout
-    try:
-        if not waiting.is_over(is_any=is_any):
-            await asyncio.wait_for(waiting.until_ended(is_any=is_any), timeout_s)
-    except asyncio.TimeoutError:
-        say(
-            f"{named(waiting.left)} had not finished when the timeout expired. The jobs continue.",
-            err=True,
-        )
-        return exit_codes.TIMED_OUT
-    return waiting.code
+    code, left = exit_codes.UNKNOWN if missing else 0, list(job_ids)
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _LOOK_S[0]
+    while left:
+        ends = await _poll(session, left)
+        code = max(code, *ends.values(), 0)
+        left = [job_id for job_id in left if job_id not in ends]
+        if not left or (is_any and len(left) < len(job_ids)):
+            break
+        if time.monotonic() >= deadline:
+            say(
+                f"{named(left)} had not finished when the timeout expired. The jobs continue.",
+                err=True,
+            )
+            return exit_codes.TIMED_OUT
+        pause_s = _LOOK_S[0] if ends else min(pause_s * 1.5, _LOOK_S[1])
+        await asyncio.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
+    return code
 
 
-class _Waiting:
-    """Poller for some jobs, one request per 100 jobs, until they have finished.
-
-    Args:
-        session: The event loop's session.
-        job_ids: The jobs.
-        code: Exit code if all jobs succeed.
-
-    Attributes:
-        left: Unfinished jobs.
-        code: Exit code according to the jobs finished so far.
-    """
-
-    def __init__(self, session: Session, job_ids: Sequence[str], code: int) -> None:
-        self._session = session
-        self._count = len(job_ids)
-        self.left = list(job_ids)
-        self.code = code
-
-    async def until_ended(self, *, is_any: bool) -> None:
-        """Wait until all jobs have finished, or the first one."""
-        pause_s = _LOOK_S[0]
-        while not self.is_over(is_any=is_any):
-            await asyncio.sleep(pause_s)
-            before = len(self.left)
-            await self.look()
-            has_news = len(self.left) < before
-            pause_s = _LOOK_S[0] if has_news else min(pause_s * 1.5, _LOOK_S[1])
-
-    def is_over(self, *, is_any: bool) -> bool:
-        """Return whether all jobs have finished, or the first one."""
-        return not self.left or (is_any and len(self.left) < self._count)
-
-    async def look(self) -> None:
-        """Print the jobs that have finished since the last poll."""
-        known = await Catalog(self._session.backend).describe(self.left)
-        for job_id in list(self.left):
-            try:
-                entry = references.recognized(known, job_id, self._session)
-            except UnknownError as error:
-                say(str(error), err=True)
-                self._record_end(job_id, exit_codes.UNKNOWN)
-                continue
-            if entry.detail.status.is_final:
-                tables.show_lines([entry])
-                is_well = entry.detail.status is JobStatus.SUCCEEDED
-                self._record_end(job_id, 0 if is_well else exit_codes.FAILED)
-
-    def _record_end(self, job_id: str, code: int) -> None:
-        self.left.remove(job_id)
-        self.code = max(self.code, code)
+async def _poll(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
+    """Print the jobs that have finished, and return their exit codes by ID."""
+    known = await Catalog(session.backend).describe(job_ids)
+    ends = {}
+    for job_id in job_ids:
+        try:
+            entry = references.recognized(known, job_id, session)
+        except UnknownError as error:
+            say(str(error), err=True)
+            ends[job_id] = exit_codes.UNKNOWN
+            continue
+        if entry.detail.status.is_final:
+            tables.show_lines([entry])
+            is_well = entry.detail.status is JobStatus.SUCCEEDED
+            ends[job_id] = 0 if is_well else exit_codes.FAILED
+    return ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from farcall.aws import console_urls
@@ -13,7 +14,7 @@ from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, node_at
 from farcall.operations import json_view
 from farcall.operations.catalog import Entry
-from farcall.operations.explain import explain, nodes_of, record, unstarted
+from farcall.operations.explain import explain, nodes_of, unstarted
 from farcall.operations.reasons import Reasons
 from farcall.storage import bundles
 from farcall_runtime.contract import ENV_BUNDLE
@@ -50,7 +51,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
     detail = entry.detail
     (entry,) = await (reasons or Reasons(session)).fill([entry])
     known = await nodes_of(session, detail)
-    explanation = record(await explain(session, detail, known))
+    explanation = asdict(await explain(session, detail, known))
     bundle = detail.environment.get(ENV_BUNDLE, "")
     return {
         "job": json_view.job(entry),

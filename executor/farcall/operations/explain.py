@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -95,11 +95,6 @@ class Explanation:
     calls: Mapping[str, int] = field(default_factory=dict)
     children: tuple[FailedChild, ...] = ()
     log: tuple[str, ...] = ()
-
-
-def record(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as JSON values."""
-    return asdict(explanation)
 
 
 def of_failure_reason(why: FailureReason) -> Explanation:

@@ -1,24 +1,40 @@
-"""Health checks of the account: the active credentials, and the clock difference."""
+"""Health checks for everything that a job needs, without running a job."""
 
 from __future__ import annotations
 
 import asyncio
 import email.utils
+import itertools
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from farcall.aws import clients, endpoints, error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.findings import FAILED, OK, WARNING, Finding, parted, told
+from farcall.aws.findings import (
+    FAILED,
+    NOT_CHECKED,
+    OK,
+    WARNING,
+    Finding,
+    guarded,
+    parted,
+    told,
+)
+from farcall.backends import open_backend
+from farcall.backends.base import Backend
 from farcall.deploy import stack_options
 from farcall.deploy.aws_calls import ask
 from farcall.deploy.contents import TAG
 from farcall.deploy.stack import Stack
 from farcall.model.clock import within
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.names import BATCH
 from farcall.model.settings import Settings
+from farcall.model.settings_help import origins
+from farcall.storage import doctor as bucket_doctor
+
+__all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]
 
 _SKEW_S = 60
 """Maximum clock difference in seconds: AWS rejects signatures that are five minutes off."""
@@ -26,7 +42,62 @@ _SKEW_S = 60
 _SOON_S = 15 * 60
 
 
-class Identity(NamedTuple):
+async def examine(time_limit_s: float = 30) -> list[Finding]:
+    """Run all checks concurrently, with the current options.
+
+    Args:
+        time_limit_s: Time limit of each check in seconds.
+
+    Returns:
+        The findings in reading order; nothing is raised.
+    """
+    try:
+        settings = Settings()
+    except FarcallError as error:
+        return [told("options", error)]
+    findings = [Finding("options", OK, f"from {origins()}")]
+    try:
+        access = await Aws.open(settings)
+    except FarcallError as error:
+        return [*findings, told("credentials", error)]
+    backend = open_backend(settings, access)
+    try:
+        return findings + await _examine(access, backend, settings, time_limit_s)
+    finally:
+        await backend.close()
+        await access.close()
+
+
+async def _examine(
+    access: Aws, backend: Backend, settings: Settings, time_limit_s: float
+) -> list[Finding]:
+    identity, region = await asyncio.gather(
+        _identify(access, settings, time_limit_s),
+        guarded("region", backend.reach(), time_limit_s),
+    )
+    if identity.is_refused:
+        return [
+            *identity.findings,
+            Finding("everything else", NOT_CHECKED, "AWS rejects the credentials"),
+        ]
+    if region[0].verdict == FAILED and region[0].remedy == identity.findings[0].remedy != "":
+        rest = Finding("everything else", NOT_CHECKED, "AWS cannot be reached")
+        return [*identity.findings, *region, rest]
+    checks = backend.examine(settings, answers=region[0].verdict != FAILED)
+    limited = (guarded(name, check, time_limit_s) for name, check in checks.items())
+    of_bucket = bucket_doctor.examine(access, settings, time_limit_s)  # it has its own limits
+    stacks = []
+    if settings.backend == BATCH:
+        stacks.append(guarded("stack", _stack(access, settings), time_limit_s))
+    found = await asyncio.gather(
+        *stacks,
+        guarded("bucket", of_bucket, 3 * time_limit_s),
+        *limited,
+    )
+    return [*identity.findings, *region, *itertools.chain.from_iterable(found)]
+
+
+class _Identity(NamedTuple):
     """Result of the identity request.
 
     Attributes:
@@ -38,17 +109,17 @@ class Identity(NamedTuple):
     is_refused: bool
 
 
-async def identify(access: Aws, settings: Settings, time_limit_s: float) -> Identity:
+async def _identify(access: Aws, settings: Settings, time_limit_s: float) -> _Identity:
     """Request the credentials' identity from STS; Kubernetes needs only the bucket's."""
     if settings.backend != BATCH:
         if not settings.s3_bucket_name:
-            return Identity([], False)
+            return _Identity([], False)
         if settings.endpoint_url and not endpoints.is_aws(settings.endpoint_url):
             return await _of_other_store(access)
     return await _asked(access, time_limit_s)
 
 
-async def _asked(access: Aws, time_limit_s: float) -> Identity:
+async def _asked(access: Aws, time_limit_s: float) -> _Identity:
     name = "credentials"
     heard = [""]
     try:
@@ -58,14 +129,14 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
     except asyncio.TimeoutError:
         found = f"STS did not return an identity within {time_limit_s:g} s"
         found += f"; the last response: {heard[-1]}" if heard[-1] else ""
-        return Identity([Finding(name, WARNING, found, "check the network")], False)
+        return _Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
         finding = told(name, error)
         if error_translation.is_of_credentials(error):
-            return Identity([finding], True)
+            return _Identity([finding], True)
         if finding.verdict == FAILED:  # only STS is known to be affected
             finding = replace(finding, verdict=WARNING)
-        return Identity([finding], False)
+        return _Identity([finding], False)
     source, expires = await access.credentials()
     found = f"{reply['Arn']}, from {source}"
     findings = [Finding(name, OK, found)]
@@ -78,17 +149,17 @@ async def _asked(access: Aws, time_limit_s: float) -> Identity:
             findings = [Finding(name, WARNING, found, remedy)]
     if access.overruled:
         findings.append(Finding("credentials file", WARNING, *parted(access.overruled)))
-    return Identity([*findings, *_clock(reply)], False)
+    return _Identity([*findings, *_clock(reply)], False)
 
 
-async def _of_other_store(access: Aws) -> Identity:
+async def _of_other_store(access: Aws) -> _Identity:
     """Report the source of credentials for a store outside of AWS."""
     name = "credentials"
     try:
         source, _ = await access.credentials()
     except ServiceError as error:
-        return Identity([told(name, error)], False)
-    return Identity([Finding(name, OK, f"for the bucket, from {source}")], False)
+        return _Identity([told(name, error)], False)
+    return _Identity([Finding(name, OK, f"for the bucket, from {source}")], False)
 
 
 def _clock(reply: dict[str, Any]) -> list[Finding]:
@@ -112,13 +183,10 @@ def _clock(reply: dict[str, Any]) -> list[Finding]:
     ]
 
 
-# --- Health checks of a queue's stack: its state, and the resources in the options --------------
-
-
 _CHECK = "stack"
 
 
-async def examine(access: Aws, settings: Settings) -> list[Finding]:
+async def _stack(access: Aws, settings: Settings) -> list[Finding]:
     """Check the stack that `farcall deploy` created; other queues are not checked."""
     queue = settings.queue
     reply = await ask(access, "batch", "describe_job_queues", jobQueues=[queue])

@@ -1,0 +1,50 @@
+"""Accounts that the commands set up: local AWS emulators, with clients of their services."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import boto3
+
+from tests import emulators
+from tests.support.iam import VALUES
+
+
+class Account:
+    """An empty local AWS emulator."""
+
+    def __init__(self, aws: emulators.TestAWS) -> None:
+        self.aws = aws
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=self.aws.endpoint_url,
+            region_name=VALUES["REGION"],
+            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def user(self, name: str, document: dict[str, Any]) -> dict[str, str]:
+        """Create a user with a policy; return the keys."""
+        iam = self.client("iam")
+        iam.create_user(UserName=name)
+        self.allow(name, document)
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        return {
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
+    def allow(self, name: str, document: dict[str, Any]) -> None:
+        text = json.dumps(document)
+        client = self.client("iam")
+        client.put_user_policy(UserName=name, PolicyName="farcall", PolicyDocument=text)
+
+    def stack(self) -> dict[str, Any]:
+        [found] = self.client("cloudformation").describe_stacks(StackName="farcall")["Stacks"]
+        return dict(found)
+
+    def outputs(self) -> dict[str, str]:
+        return {each["OutputKey"]: each["OutputValue"] for each in self.stack()["Outputs"]}
