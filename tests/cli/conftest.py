@@ -27,6 +27,17 @@ def farcall_command(commands: Commands) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def farcall(farcall_command: Callable[..., Any]) -> Callable[..., Any]:
+    """Run ``farcall``; return its exit code, stdout and stderr."""
+
+    async def run(*arguments: object, **options: str) -> tuple[int, str, str]:
+        done = await farcall_command(*arguments, **options)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
 def installed_command() -> Callable[..., Any]:
     """Run the installed command in a process, which takes half a second longer."""
 

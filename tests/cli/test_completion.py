@@ -62,11 +62,6 @@ def test_bash_completes_commands_and_options(line, expected, tmp_path):
     assert done.stdout.split() == ["_farcall_completion", *expected]
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_zsh_and_fish_scripts_are_printed(shell):
-    assert "_FARCALL_COMPLETE" in script(shell)
-
-
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_command_matches_command_table(name):
     command = cli.get_command(click.Context(cli), name)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from farcall import FarcallError, Settings
 from farcall.cli.options_file import updated
 from farcall.model.settings import SECTIONS, options_of
 from farcall.model.settings_help import describe
+from tests.support import terminal
 from tests.support.commands import FARCALL
 
 MINE = """\
@@ -125,28 +124,12 @@ async def test_kubernetes_options_have_separate_section(farcall_command, tmp_pat
 
 
 async def test_invalid_answer_is_prompted_again(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    asking = await asyncio.create_subprocess_exec(
-        *(FARCALL, "configure", "--file", "new.toml"), stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    os.write(ours, b"eu-west-1\nNo Bucket\nmy-bucket\n\n\n\n\n\n")
-    shown = await asyncio.to_thread(_read_all, ours)
+    command = [FARCALL, "configure", "--file", "new.toml"]
+    answers = "eu-west-1\nNo Bucket\nmy-bucket\n\n\n\n\n\n"
+    shown = await asyncio.to_thread(terminal.run, command, answer=answers)
 
-    assert 0 == await asking.wait(), shown
-    assert "s3_bucket_name is 'No Bucket'" in shown
+    assert 0 == shown.returncode, shown.text
+    assert "s3_bucket_name is 'No Bucket'" in shown.text
     section = tomlkit.parse((tmp_path / "new.toml").read_text())["executors"]["awsbatch"]
     assert ("eu-west-1", "my-bucket") == (section["region"], section["s3_bucket_name"])
     assert "farcall-ec2" == section["queue"]
-
-
-def _read_all(terminal: int) -> str:
-    data = b""
-    while True:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:  # Linux raises EIO when the other end is closed.
-            return data.decode()
-        if not piece:
-            return data.decode()
-        data += piece

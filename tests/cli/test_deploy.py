@@ -198,21 +198,6 @@ async def test_destroy_deregisters_only_own_job_definitions(account, farcall_com
     batch.deregister_job_definition(jobDefinition=others)
 
 
-async def test_destroy_lists_and_cancels_running_jobs(account, farcall_command):
-    assert 0 == (await farcall_command("deploy", "--yes")).returncode
-    started = await farcall_command("run", "--detach", "time:sleep", 600, **NO_PACKAGES)
-    assert 0 == started.returncode, started.stderr
-    refused = await farcall_command("destroy")
-    assert 2 == refused.returncode
-    assert "cancels     1 job (sleep" in refused.stdout
-    assert "nothing was deleted: stdin is not a terminal" in refused.stderr
-    done = await farcall_command("destroy", "--yes", "--empty-bucket")
-    assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
-    job_id = started.stdout.strip()
-    [job] = account.client("batch").describe_jobs(jobs=[job_id])["jobs"]
-    assert "FAILED" == job["status"]
-
-
 async def test_removed_queue_lists_cancelled_jobs(account, farcall_command, tmp_path):
     done = await farcall_command("deploy", "--yes", "--compute", "spot", "--compute", "ec2")
     assert 0 == done.returncode, done.stderr

@@ -52,8 +52,6 @@ async def references(aws, make_executor, tmp_path, monkeypatch):
     """Return placeholder to hostile job, run or script for command lines."""
     (tmp_path / "script.py").write_text(SCRIPT)
     shutil.copy(hostile.__file__, tmp_path)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / f"{ARGUMENT}.py").touch()
     batch, queue = boto3.client("batch"), aws.environment["FARCALL_QUEUE"]
     run = f"{this_user()}-20260101-000000-{uuid.uuid4().hex[:6]}"
     foreign = submit(
@@ -92,8 +90,6 @@ SHOWING = [
     ("recover RUN",),
     (f"recover {ARGUMENT}",),
     ("run SCRIPT:fails",),
-    ("run other/script.py:fails",),
-    ("run --dry-run other/script.py:fails",),
     (f"cancel --workflow {ARGUMENT} --all-users",),
     (f"cancel --run {ARGUMENT}",),
     ("doctor", "FARCALL_QUEUE", ARGUMENT),

@@ -27,18 +27,13 @@ def test_script_runs_on_local_emulator(tmp_path: Path) -> None:
         "    async with executor:\n"
         "        print(await double(21))\n"
         "asyncio.run(main())\n"
+        "raise SystemExit(3)\n"
     )
 
     done = run_installed("local", "--", sys.executable, str(script))
 
     assert "42\n" == done.stdout, done.stderr
-    assert 0 == done.returncode
-
-
-def test_command_exit_code_is_returned() -> None:
-    assert (
-        3 == run_installed("local", "--", sys.executable, "-c", "raise SystemExit(3)").returncode
-    )
+    assert 3 == done.returncode
 
 
 def test_terminal_output_explains_the_exports() -> None:

@@ -6,9 +6,8 @@ Starts the local AWS emulator, because the command follows the output of running
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -18,32 +17,15 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.support import foreign
+from tests.cli.started import end, line_of, start
+from tests.support import foreign, terminal
 from tests.support.command_jobs import described, shell, submit
 from tests.support.commands import FARCALL
-from tests.support.patience import PATIENCE_S
-
-
-def start(*arguments, **options):
-    return subprocess.Popen(
-        [FARCALL, "logs", *map(str, arguments)],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
-    )
-
-
-async def end(started):
-    """Return exit code, stdout and stderr."""
-    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
-    return started.returncode, out, err
 
 
 @pytest.fixture
-def logs(farcall_command):
-    async def run(*arguments):
-        done = await farcall_command("logs", *arguments)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
+def logs(farcall):
+    return functools.partial(farcall, "logs")
 
 
 def talk(go):
@@ -76,8 +58,8 @@ async def job(executor, tmp_path):
 async def test_follow_shows_both_streams_completely(executor, tmp_path):
     go = tmp_path / "go"
     submitted = await executor.submit(talk, str(go))
-    started = start("-f", submitted.id)
-    first = await asyncio.to_thread(started.stdout.readline)
+    started = start("logs", "-f", submitted.id)
+    first = await line_of(started)
     go.touch()
     code, out, err = await end(started)
 
@@ -117,21 +99,15 @@ async def test_only_terminal_output_is_escaped(executor, logs):
     await submitted.wait()
     assert await logs(submitted.id) == (0, f"{HOSTILE}\n", "")
 
-    terminal, other_end = pty.openpty()
-    code, _, _ = await end(start(submitted.id, stdout=other_end))
-    os.close(other_end)
-    shown = await asyncio.to_thread(os.read, terminal, 4096)
-    os.close(terminal)
-    assert code == 0
-    assert shown.decode() == (
-        "^[[2J^[]0;title^G \x1b[31mred\x1b[0m <9B>1A <U+202E>gnol\ttab\x1b[0m\r\n"
-    )
+    shown = await asyncio.to_thread(terminal.run, [FARCALL, "logs", submitted.id])
+    text = "^[[2J^[]0;title^G \x1b[31mred\x1b[0m <9B>1A <U+202E>gnol\ttab\x1b[0m\n"
+    assert shown == (text, 0)
 
 
 async def test_ctrl_c_leaves_the_job_running(executor, tmp_path):
     submitted = await executor.submit(talk, str(tmp_path / "go"))
-    started = start("--follow", submitted.id)
-    await asyncio.to_thread(started.stdout.readline)
+    started = start("logs", "--follow", submitted.id)
+    await line_of(started)
     started.send_signal(signal.SIGINT)
     code, _, err = await end(started)
 

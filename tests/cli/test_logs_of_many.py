@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.cli.started import end, line_of, start
 from tests.support import command_jobs
-from tests.support.commands import FARCALL
-from tests.support.patience import PATIENCE_S, until_async
+from tests.support.patience import until_async
 from tests.support.proxy import Proxy
 
 
@@ -110,19 +109,15 @@ async def values_of(sweep):
 
 async def test_running_array_is_followed(executor, tmp_path):
     gate = tmp_path / "gate"
-    pipe = subprocess.PIPE
     sweep = executor.task(print_and_hold).starmap([(str(gate), n) for n in range(2)])
     swept = asyncio.ensure_future(values_of(sweep))
     (array,) = await until_async(lambda: sweep.job_ids)
-    arguments = [FARCALL, "logs", "-f", array]
-    started = await asyncio.to_thread(
-        subprocess.Popen, arguments, stdout=pipe, stderr=pipe, text=True
-    )
-    begun = {await asyncio.to_thread(started.stdout.readline) for _ in range(2)}
+    started = start("logs", "-f", array)
+    begun = {await line_of(started) for _ in range(2)}
     assert begun == {f"print_and_hold[{n}] | begins {n}\n" for n in range(2)}
     gate.touch()
-    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
+    code, out, err = await end(started)
     ends = {line for line in out.splitlines() if "farcall: the task took" not in line}
     assert ends == {f"print_and_hold[{n}] | ends {n}" for n in range(2)}
-    assert (started.returncode, err) == (0, "")
+    assert (code, err) == (0, "")
     assert await swept == [None, None]

@@ -8,20 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-import pytest
-
 from tests.service.attacker import Attacker
-
-
-@pytest.fixture
-def farcall(farcall_command):
-    """Run a command; return its exit code, stdout and stderr."""
-
-    async def run(*arguments, **environment):
-        done = await farcall_command(*arguments, **environment)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
 
 
 def parse(text, number):

@@ -8,35 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-
-from tests.support.commands import FARCALL
-
-
-def command(*arguments, **options):
-    return subprocess.Popen(
-        [FARCALL, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-@pytest.fixture
-def farcall(farcall_command):
-    """Run a command; return its exit code, stdout and stderr."""
-
-    async def run(*arguments):
-        done = await farcall_command(*arguments)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
 
 
 def talk(go):

@@ -5,16 +5,13 @@ Starts the local AWS emulator and the command as a process, because it ends when
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import FARCALL
-from tests.support.patience import PATIENCE_S
+from tests.cli.started import end, line_of, start
 
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -40,24 +37,9 @@ async def hold_jobs(executor, tmp_path):
         gate.touch()
 
 
-def start(*arguments):
-    pipe = subprocess.PIPE
-    return subprocess.Popen([FARCALL, "wait", *arguments], stdout=pipe, stderr=pipe, text=True)
-
-
-async def line_of(started):
-    return await asyncio.to_thread(started.stdout.readline)
-
-
-async def end(started):
-    """Return the exit code and the remaining output."""
-    out, err = await asyncio.to_thread(started.communicate, timeout=PATIENCE_S)
-    return started.returncode, out, err
-
-
 async def test_finished_jobs_are_printed_immediately(hold_jobs, executor):
     (first, one), (second, two) = [await hold_jobs() for _ in range(2)]
-    started = start(first.id, second.id[:8])
+    started = start("wait", first.id, second.id[:8])
     two.touch()
     assert (await line_of(started)).startswith(f"{second.id}  Succeeded since 20")
     one.touch()
@@ -107,7 +89,7 @@ async def test_exit_code_reports_failure(hold_jobs, executor, farcall_command):
 
 async def test_ctrl_c_leaves_jobs_running(hold_jobs):
     (first, _), (second, gate) = [await hold_jobs() for _ in range(2)]
-    started = start(first.id, second.id)
+    started = start("wait", first.id, second.id)
     gate.touch()
     assert (await line_of(started)).startswith(second.id)
     started.send_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ import click
 
 from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import confirm, opened, print_json
-from farcall.cli.list import chosen_user
+from farcall.cli.options import chosen_user, owner, queue_names
 from farcall.cli.printing import say
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
@@ -37,15 +37,8 @@ _CODES = {
 @click.argument("job_ids", nargs=-1, metavar="[JOB...]")
 @click.option("--workflow", metavar="NAME", help="Cancel all jobs of this workflow.")
 @click.option("--run", metavar="RUN", help="Cancel all jobs of this run or dispatch.")
-@click.option("--user", metavar="NAME", help="Owner of the jobs; by default you.")
-@click.option("--all-users", is_flag=True, help="Jobs of all users.")
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME",
-    help="Queue of the jobs, instead of the option queue; repeatable.",
-)
+@owner
+@queue_names
 @click.option(
     "--reason",
     default="cancelled by farcall cancel",

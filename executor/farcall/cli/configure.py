@@ -82,13 +82,14 @@ def _ask(backend: BackendName) -> Iterator[tuple[str, Any]]:
     today = Settings(backend=backend)
     words = {description.name: description for description in describe()}
     for name in _ASKED[backend]:
-        say(f"\n{words[name].text}")
-        while True:
-            text = click.prompt(name, default=str(getattr(today, name)))
+
+        def valid(text: str, name: str = name) -> Any:
+            value = from_text(name, text)
             try:
-                Settings(**{"backend": backend, name: from_text(name, text)})
+                Settings(**{"backend": backend, name: value})
             except SettingsError as error:
-                say(str(error), err=True)
-                continue
-            yield name, from_text(name, text)
-            break
+                raise click.UsageError(str(error)) from error
+            return value
+
+        say(f"\n{words[name].text}")
+        yield name, click.prompt(name, default=str(getattr(today, name)), value_proc=valid)

@@ -157,23 +157,28 @@ def _node(node: Mapping[str, Any]) -> Iterator[str]:
     yield json_view.WORDS[node["state"]]
     if node["exit_code"] is not None:
         yield f"exit code {node['exit_code']}"
-    begin, end = (node[name] and datetime.fromisoformat(node[name]) for name in _ENDS)
-    if begin and end:
-        yield f"ran {tables.span((end - begin).total_seconds())}"
+    _, ran = _span(node)
+    if ran:
+        yield f"ran {ran}"
     if node["reason"]:
         yield in_a_line(node["reason"])
 
 
 def _attempt(each: Mapping[str, Any], how: str) -> Iterator[str]:
-    begin, end = (each[name] and datetime.fromisoformat(each[name]) for name in _ENDS)
-    if begin and end:
-        yield f"{tables.clock(begin)}, {tables.span((end - begin).total_seconds())}"
+    begin, ran = _span(each)
+    if ran:
+        yield f"{tables.clock(begin)}, {ran}"
     yield "no exit code" if each["exit_code"] is None else f"exit code {each['exit_code']}"
     if how or each["reason"]:
         yield in_a_line(how or each["reason"])
 
 
-_ENDS = ("started_at", "stopped_at")
+def _span(each: Mapping[str, Any]) -> tuple[datetime | None, str]:
+    """Return the start and the duration of an attempt or a node, if they are known."""
+    if not each["started_at"] or not each["stopped_at"]:
+        return None, ""
+    begin, end = map(datetime.fromisoformat, (each["started_at"], each["stopped_at"]))
+    return begin, tables.span((end - begin).total_seconds())
 
 
 def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -195,12 +200,11 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             )
             + (f" of {limit / _MIB:.0f}" if limit else ""),
         )
-    groups = job["groups"]
-    if len(groups) < 2:
+    if len(job["groups"]) < 2:
         yield "Image", in_a_line(job["image"])
         yield "Command", in_a_line(shlex.join(job["command"]))
-    for group in groups if len(groups) > 1 else ():
-        yield "Group", in_a_line(_group(group))
+    else:
+        yield from (("Group", in_a_line(_group(group))) for group in job["groups"])
     yield "Instance", in_a_line(job["instance_type"])
     yield "Definition", in_a_line(job["definition"])
     yield "Tags", in_a_line(", ".join(f"{name}={value}" for name, value in job["tags"].items()))

@@ -7,8 +7,6 @@ import contextlib
 import re
 import sys
 from collections.abc import (
-    Awaitable,
-    Callable,
     Iterable,
     Iterator,
     Sequence,
@@ -24,6 +22,7 @@ from rich.text import Text
 
 from farcall.cli import job_detail_view, references, tables
 from farcall.cli.common import moment, opened, pattern, print_json
+from farcall.cli.options import chosen_user, owner, queue_names
 from farcall.cli.printing import say
 from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
@@ -35,60 +34,7 @@ from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
 from farcall.operations.reasons import Reasons, child_of
 
-# --- Watch of jobs: ``farcall list --watch``, a table on a terminal's second screen, or lines
-
-
 _PAUSE_S = 2.0
-
-Show = Callable[[Sequence[Entry]], None]
-
-
-async def redraw(look: Callable[[], Awaitable[Sequence[Entry]]], *, whole_ids: bool) -> NoReturn:
-    """Show jobs, and update them repeatedly.
-
-    Args:
-        look: Returns the jobs in their current state.
-        whole_ids: Whether terminals show full IDs, too.
-
-    Raises:
-        ServiceError: An AWS call failed.
-    """
-    out = Console()
-    with _on_screen(out, whole_ids=whole_ids) if out.is_terminal else _in_lines() as show:
-        while True:
-            show(await look())
-            await asyncio.sleep(_PAUSE_S)
-
-
-@contextlib.contextmanager
-def _on_screen(out: Console, *, whole_ids: bool) -> Iterator[Show]:
-    """Show jobs as a table, newest first, as many as fit the terminal."""
-    with Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-
-        def show(entries: Sequence[Entry]) -> None:
-            at = tables.clock(datetime.now(timezone.utc))
-            head = f"{counted(len(entries), 'job')} at {at}; press Ctrl-C to stop"
-            table = tables.table(entries, out.width, whole_ids=whole_ids)
-            live.update(Group(Text(head, "dim"), Text(), table), refresh=True)
-
-        yield show
-
-
-@contextlib.contextmanager
-def _in_lines() -> Iterator[Show]:
-    """Print a line for each new or changed job."""
-    shown: dict[str, str] = {}
-
-    def show(entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            job_id, line = entry.detail.job_id, tables.line(entry).plain
-            if shown.get(job_id) != line:
-                say(line)
-            shown[job_id] = line
-
-    yield show
-
-
 _ACTIVE = "active"
 _STATES = (*dict.fromkeys(word.lower() for word in json_view.WORDS.values()), _ACTIVE)
 _BLOCK = 100
@@ -103,8 +49,7 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 @click.command("list")
 @click.argument("wholes", nargs=-1, metavar="[JOB...]")
-@click.option("--user", metavar="NAME", help="Owner of the jobs; by default you.")
-@click.option("--all-users", is_flag=True, help="List the jobs of all users.")
+@owner
 @click.option("--workflow", metavar="NAME", help="Only jobs of this workflow.")
 @click.option("--run", metavar="RUN", help="Only jobs of this run or dispatch.")
 @click.option(
@@ -122,13 +67,7 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
     show_default=True,
     help="Only jobs submitted since: 12h, 2d, 2026-11-20.",
 )
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME",
-    help="Queue to list, instead of the option queue; repeatable.",
-)
+@queue_names
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -196,7 +135,7 @@ def list_jobs(
         raise click.UsageError("--usage requires --json")
     look = _Look(queues, wholes, query, limit, children, grep)
     if watch:
-        asyncio.run(redraw(look.again, whole_ids=bool(queues)))
+        asyncio.run(_watch(look, whole_ids=bool(queues)))
     if as_json:
         print_json(asyncio.run(_as_json(look, usage=usage)))
         return
@@ -205,6 +144,28 @@ def list_jobs(
     tables.show(entries, whole_ids=bool(queues))
     _say_troubles(entries)
     say(_footer(len(entries), limit, None if wholes else query), err=True)
+
+
+async def _watch(look: _Look, *, whole_ids: bool) -> NoReturn:
+    """Keep a table up to date on a terminal's second screen; otherwise print changed jobs."""
+    out = Console()
+    shown: dict[str, str] = {}
+    live = Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop")
+    with live if out.is_terminal else contextlib.nullcontext():
+        while True:
+            entries = await look.again()
+            if out.is_terminal:
+                at = tables.clock(datetime.now(timezone.utc))
+                head = f"{counted(len(entries), 'job')} at {at}; press Ctrl-C to stop"
+                table = tables.table(entries, out.width, whole_ids=whole_ids)
+                live.update(Group(Text(head, "dim"), Text(), table), refresh=True)
+            else:
+                lines = {entry.detail.job_id: tables.line(entry).plain for entry in entries}
+                for job_id, line in lines.items():
+                    if shown.get(job_id) != line:
+                        say(line)
+                shown |= lines
+            await asyncio.sleep(_PAUSE_S)
 
 
 async def _as_json(look: _Look, *, usage: bool) -> list[dict[str, Any]]:
@@ -217,13 +178,6 @@ async def _as_json(look: _Look, *, usage: bool) -> list[dict[str, Any]]:
             used = found.get(each["id"])
             each["usage"] = None if used is None else asdict(used)
     return listed
-
-
-def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
-    """Return the user to filter by; None for all users, also if a run is given."""
-    if user and all_users:
-        raise click.UsageError("--user and --all-users cannot be used together")
-    return user or (None if all_users or run else this_user())
 
 
 def _wanted(states: Iterable[str]) -> frozenset[str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from farcall.engine.session import this_user
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings, from_text
 
@@ -21,6 +22,31 @@ value_file = click.option(
     help="Save the result as a pickle, and delete it from the bucket.",
 )
 """Decorator that adds the option for the file of a job's result."""
+
+
+def owner(command: F) -> F:
+    """Add the options for the jobs' owner; `chosen_user` reads their values."""
+    command = click.option("--all-users", is_flag=True, help="Jobs of all users.")(command)
+    return click.option("--user", metavar="NAME", help="Owner of the jobs; by default you.")(
+        command
+    )
+
+
+def chosen_user(user: str | None, *, all_users: bool, run: str | None) -> str | None:
+    """Return the user to filter by; None for all users, also if a run is given."""
+    if user and all_users:
+        raise click.UsageError("--user and --all-users cannot be used together")
+    return user or (None if all_users or run else this_user())
+
+
+queue_names = click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Queue of the jobs, instead of the option queue; repeatable.",
+)
+"""Decorator that adds the option for the queues to read."""
 
 
 def job_options(command: F) -> F:

@@ -7,7 +7,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,18 +78,13 @@ def _import(name: str) -> ModuleType:
             if not error.name or not f"{name}.".startswith(f"{error.name}."):
                 raise  # the module imports a missing module
             missing = error.name
-    parent, _, last = missing.rpartition(".")
-    hint = _near(last, _modules_in(parent), f"{parent}." if parent else "")
-    where = f"in {parent}" if parent else f"in {Path.cwd()}, and none is installed"
-    raise click.UsageError(f"no module {missing!r} {where}. {hint}")
+    raise click.UsageError(f"no module {missing!r} in {Path.cwd()}, and none is installed.")
 
 
 def _import_file(path: Path) -> ModuleType:
     """Import a file under the module name that it has in its own folder."""
     if not path.is_file():
-        folder = path.parent
-        there = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
-        raise click.UsageError(f"file {path} does not exist. {_near(path.name, there)}")
+        raise click.UsageError(f"file {path} does not exist.")
     path = path.resolve()
     _add_to_path(path.parent)
     # The file takes precedence over an imported module with the same name.
@@ -165,20 +159,13 @@ def _callables(owner: object) -> list[str]:
     ]
 
 
-def _modules_in(package: str) -> list[str]:
-    paths = [str(Path.cwd())]
-    if package:
-        paths = list(getattr(sys.modules.get(package), "__path__", []))
-    return [module.name for module in pkgutil.iter_modules(paths)]
-
-
-def _near(wanted: str, there: Iterable[str], prefix: str = "") -> str:
+def _near(wanted: str, there: Iterable[str]) -> str:
     """Return the most similar name, or all available names if there is none."""
     names = sorted(there)
     close = difflib.get_close_matches(wanted, names, 1)
     if close:
-        return f"Did you mean {prefix}{close[0]}?"
+        return f"Did you mean {close[0]}?"
     if not names:
         return "None is available."
     rest = ", ..." if len(names) > _MOST_NAMES else ""
-    return f"Available: {', '.join(prefix + name for name in names[:_MOST_NAMES])}{rest}"
+    return f"Available: {', '.join(names[:_MOST_NAMES])}{rest}"

@@ -15,6 +15,7 @@ import click
 
 from farcall import ui
 from farcall.cli.common import moment
+from farcall.cli.options import queue_names
 from farcall.cli.printing import say
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.settings import Settings
@@ -40,12 +41,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     show_default=True,
     help="Only jobs submitted since: 12h, 2d, 2026-11-20.",
 )
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    help="Queue to show, instead of the option queue; repeatable.",
-)
+@queue_names
 @click.option("--all-users", is_flag=True, help="Show the jobs of all users.")
 @click.option(
     "--covalent",

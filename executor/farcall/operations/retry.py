@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from farcall.engine import retry
 from farcall.engine.retry import Plan
 from farcall.engine.session import Session
-from farcall.model.errors import FarcallError, JobLostError, NothingToRetryError, ServiceError
+from farcall.model.errors import FarcallError, JobLostError, ServiceError
 from farcall.model.settings import Settings
 from farcall.model.settings_help import describe
 from farcall.operations import json_view
@@ -102,32 +102,25 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     said: dict[str, Any] = {
         "job": job_id,
         "function": "",
-        "tasks": 0,
-        "total": 0,
-        "unfinished": 0,
-        "ended": 0,
-        "refused": "",
-        "sentence": "",
+        **dict.fromkeys(("tasks", "total", "unfinished", "ended"), 0),
+        **dict.fromkeys(("refused", "sentence"), ""),
         "options": [],
         "retries": [],
     }
     try:
         found = await retry.look(session, settings, job_id)
+        said |= {
+            "function": found.function,
+            "tasks": len(found.tasks),
+            "total": found.total,
+            "unfinished": found.unfinished,
+            "ended": found.ended,
+            "retries": [each.job_id for each in found.retries],
+        }
+        found.refuse()
     except (ServiceError, JobLostError):
         raise
     except FarcallError as error:
-        return {**said, "refused": str(error)}
-    said |= {
-        "function": found.function,
-        "tasks": len(found.tasks),
-        "total": found.total,
-        "unfinished": found.unfinished,
-        "ended": found.ended,
-        "retries": [each.job_id for each in found.retries],
-    }
-    try:
-        found.refuse()
-    except NothingToRetryError as error:
         return {**said, "refused": str(error)}
     texts = {each.name: each.text for each in describe()}
     return {

@@ -94,15 +94,6 @@ async def test_map_with_error_has_failed(failed_map, session):
     assert 0 < states.count("CANCELLED") <= failure.ended
 
 
-async def test_results_of_failed_map_are_recoverable(failed_map, executor):
-    failure, _ = failed_map
-    recovered = await executor.recover(failure.run)
-    jobs = {job.id.rpartition(":")[2]: job for job in recovered.jobs}
-    assert isinstance(await jobs["1"].exception(), KeyError)
-    if failure.kept:
-        assert await jobs["0"].result() == 0
-
-
 # --- electrons --------------------------------------------------------------------------------
 
 
@@ -112,10 +103,6 @@ def make_nothing():
 
 def divide_by_nothing():
     return 1 / 0
-
-
-def give_out_numbers():
-    return (number for number in range(3))
 
 
 @pytest.fixture
@@ -168,14 +155,3 @@ async def test_failed_node_of_group_is_named(group, session):
         "(1 of the 3 nodes of its task group have no result)"
     )
     assert "in divide_by_nothing" in shown["explanation"]["traceback"]
-
-
-async def test_unpicklable_electron_result_is_reported(group, session):
-    why = (await describe.of(session, await group(give_out_numbers)))["explanation"]
-    assert why["error"] == "ResultNotPicklableError"
-    assert why["sentence"].startswith("node 4 failed: the function returned a generator")
-
-
-async def test_other_jobs_are_no_electrons(executor, session, found):
-    job = await executor.submit(pow, 2, 3)
-    assert (await describe.of(session, await found(job.id)))["electron"] is None
