@@ -37,7 +37,7 @@ from botocore.utils import get_environ_proxies
 
 from farcall.aws import buckets, endpoints, error_translation
 from farcall.aws.buckets import BucketLocation
-from farcall.aws.s3 import S3Operations
+from farcall.aws.s3 import Operations
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.names import BATCH
 from farcall.model.settings import Settings
@@ -369,9 +369,9 @@ class Aws:
             },
         )
 
-    def operations(self, bucket: str) -> S3Operations:
+    def operations(self, bucket: str) -> Operations:
         """Return the requests to a bucket that do not use obstore."""
-        return S3Operations(
+        return Operations(
             functools.partial(self.place, bucket),
             self._frozen,
             self._send,

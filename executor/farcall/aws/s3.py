@@ -22,7 +22,7 @@ import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
 
 import botocore.exceptions
@@ -89,35 +89,7 @@ class Page(NamedTuple):
     token: str
 
 
-class Operations(Protocol):
-    """Requests to a bucket that do not use obstore; see `S3Operations`."""
-
-    async def page(
-        self, prefix: str, *, after: str = "", delimiter: str = "", token: str = ""
-    ) -> Page:
-        """Return a page; see `S3Operations.page`."""
-
-    async def head(self, key: str) -> Stored:
-        """Return an object's metadata; see `S3Operations.head`."""
-
-    async def begin_upload(self, key: str) -> str:
-        """Begin an upload; see `S3Operations.begin_upload`."""
-
-    async def upload_part(
-        self, key: str, upload: str, number: int, data: bytes, digest: str
-    ) -> str:
-        """Send a part; see `S3Operations.upload_part`."""
-
-    async def complete_upload(
-        self, key: str, upload: str, parts: Sequence[tuple[str, str]]
-    ) -> None:
-        """Create an object from the parts; see `S3Operations.complete_upload`."""
-
-    async def abort_upload(self, key: str, upload: str) -> None:
-        """Delete the uploaded parts; see `S3Operations.abort_upload`."""
-
-
-class S3Operations:
+class Operations:
     """Signed requests to S3, without retries; `farcall.storage.bucket` adds them.
 
     All methods raise obstore's errors if S3 refuses or the response is not S3's, and botocore's

@@ -171,9 +171,8 @@ def find(settings: Settings) -> Environment:
         names = imported.modules(settings) if packages == wanted.AUTO else None
         items, stays = _local(target, excluded, names)
         if extra:
-            named = {canonicalize_name(Requirement(each).name) for each in extra}
-            limits = [f"{item.name}=={item.version}" for item in items if item.name not in named]
-            more = _fetched(wanted.resolve(extra, limits, target), target)
+            versions = {item.name: item.version for item in items}
+            more = _fetched(wanted.resolve(extra, versions, target), target)
             kept = {(item.name, item.version) for item in items}
             # Distributions that are installed here in the same version are kept.
             new = {each.name: each for each in more if (each.name, each.version) not in kept}
@@ -182,7 +181,7 @@ def find(settings: Settings) -> Environment:
         pins = wanted.resolve_file(Path(packages), extra, target)
         items, stays = _fetched(pins, target), _own(pins.sources)
     else:
-        pins = wanted.resolve([*(packages or ()), *extra], [], target)
+        pins = wanted.resolve([*(packages or ()), *extra], {}, target)
         items, stays = _fetched(pins, target), _own(pins.sources)
     stays += [Stays(i.name, "in exclude_packages") for i in items if i.name in excluded]
     items = [item for item in items if item.name not in excluded]

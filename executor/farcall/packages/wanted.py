@@ -52,19 +52,27 @@ class Pins(NamedTuple):
     source: Source
 
 
-def resolve(requirements: Sequence[str], constraints: Sequence[str], target: Target) -> Pins:
+def resolve(
+    requirements: Sequence[str],
+    versions: Mapping[str, str],
+    target: Target,
+    source: Source = Source(),  # noqa: B008  # immutable
+) -> Pins:
     """Resolve a list of requirements.
 
     Args:
         requirements: Requirements such as ``numpy>=2``.
-        constraints: Preferred versions of dependencies.
+        versions: Versions that dependencies keep, by name, unless they are required themselves.
         target: The platform.
+        source: Source for uv to fetch from.
 
     Raises:
         SettingsError: The requirements cannot be resolved, or uv is not installed.
         FarcallError: No index was reached.
     """
-    return _resolve(requirements, constraints, target, Source(), {})
+    named = {canonicalize_name(Requirement(each).name) for each in requirements}
+    limits = [f"{name}=={versions[name]}" for name in versions if name not in named]
+    return _resolve(requirements, limits, target, source, {})
 
 
 def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
@@ -115,9 +123,8 @@ def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
     source = Source(path.parent)
     pins, sources = _read(noted["text"], target)
     if extra:
-        named = {canonicalize_name(Requirement(each).name) for each in extra}
-        limits = [f"{p.name}=={p.version}" for p in pins if p.version and p.name not in named]
-        more = _resolve(extra, limits, target, Source(path.parent), {}).pins
+        locked = {pin.name: pin.version for pin in pins if pin.version}
+        more = resolve(extra, locked, target, source).pins
         pins = list({pin.name: pin for pin in (*pins, *more)}.values())
     return Pins(pins, sources, source)
 

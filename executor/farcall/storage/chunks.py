@@ -11,10 +11,10 @@ import codecs
 import contextlib
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from farcall.model import output
 from farcall.model.errors import IntegrityError
@@ -51,6 +51,8 @@ SMALL_BYTES = 256 * 1024
 """Maximum bytes of output that are fetched with a result, because it costs little."""
 
 _SMALL_CHUNKS = 8
+
+T = TypeVar("T")
 
 
 class Piece(NamedTuple):
@@ -189,13 +191,7 @@ class Written:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        text = ""
-        async with contextlib.aclosing(self._pieces(store, stream)) as pieces:
-            async for piece in pieces:
-                more = decoder.decode(piece)
-                text += more  # CPython extends a str in place
-        return text + decoder.decode(b"", final=True)
+        return await _decoded(self._pieces(store, stream))
 
     async def _pieces(self, store: Store, stream: str) -> AsyncGenerator[bytes, None]:
         """Yield a complete stream in order."""
@@ -233,22 +229,15 @@ class Written:
 
     async def _chunks(self, store: Store, stream: str) -> AsyncGenerator[bytes | None, None]:
         """Yield a stream's chunks in order, None for a missing one."""
-        coming: deque[asyncio.Task[bytes | None]] = deque()
-        try:
-            for sequence in range(self.said[stream]["chunks"]):
-                coming.append(asyncio.ensure_future(self._chunk(store, stream, sequence)))
-                if len(coming) >= _AHEAD:
-                    yield await coming.popleft()
-            while coming:
-                yield await coming.popleft()
-        finally:
-            for each in coming:
-                each.cancel()
-            await asyncio.gather(*coming, return_exceptions=True)
+        numbers = range(self.said[stream]["chunks"])
+        reads = (self._chunk(store, stream, sequence) for sequence in numbers)
+        async with contextlib.aclosing(_ahead(reads, _AHEAD)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def _chunk(self, store: Store, stream: str, sequence: int) -> bytes | None:
-        key = self.submission.where.chunk_key(self.index, self.attempt, stream, sequence)
-        found = await _read_chunk(store, self.submission, key)
+        chunks = Chunks(store, self.submission, self.index)
+        found = await chunks.get(self.attempt, stream, sequence)
         return None if found is None else found[0]
 
 
@@ -315,11 +304,11 @@ class Chunks:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        left = list(places)
-        while left:
-            now, left = left[:_PARALLEL], left[_PARALLEL:]
-            found = await asyncio.gather(*(self.get(*place[:3]) for place in now))
-            for place, read in zip(now, found, strict=True):
+        wanted = list(places)
+        reads = (self.get(*place[:3]) for place in wanted)
+        async with contextlib.aclosing(_ahead(reads, _PARALLEL)) as found:
+            for place in wanted:
+                read = await anext(found)
                 if read is not None:
                     yield place, read[0]
 
@@ -330,8 +319,19 @@ class Chunks:
             IntegrityError: The chunk is not the one the container wrote.
             ServiceError: S3 refused.
         """
-        key = self._submission.where.chunk_key(self._index, attempt, stream, sequence)
-        return await _read_chunk(self._store, self._submission, key)
+        store, submission = self._store, self._submission
+        key = submission.where.chunk_key(self._index, attempt, stream, sequence)
+        try:
+            found = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
+            if found is None:
+                return None
+            data, at = found
+            return await verified(_opened, submission, key, data), at
+        except envelope.EnvelopeError as error:
+            raise IntegrityError(
+                f"output s3://{store.bucket}/{key} is not what the job wrote ({error})",
+                job_id=submission.job_id,
+            ) from error
 
     async def text(self, stream: str) -> str:
         """Return a stream of all attempts, one after the other, as far as chunks exist.
@@ -341,12 +341,7 @@ class Chunks:
             ServiceError: S3 refused.
         """
         places = [place for place in await self.places() if place.stream == stream]
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        text = ""
-        async for _, data in self.read(places):
-            more = decoder.decode(data)
-            text += more  # CPython extends a str in place
-        return text + decoder.decode(b"", final=True)
+        return await _decoded(data async for _, data in self.read(places))
 
     async def written(self, attempt: int) -> Written:
         """Return the output of an attempt without an outcome, from its chunks.
@@ -365,21 +360,30 @@ class Chunks:
         return Written(self._submission, self._index, attempt, said, dict.fromkeys(STREAMS, b""))
 
 
-async def _read_chunk(
-    store: Store, submission: Submission, key: str
-) -> tuple[bytes, datetime] | None:
-    """Return the bytes and the storage time of a chunk; None if it does not exist."""
+async def _ahead(reads: Iterable[Coroutine[Any, Any, T]], most: int) -> AsyncGenerator[T, None]:
+    """Yield results in order, while up to ``most`` are fetched."""
+    coming: deque[asyncio.Task[T]] = deque()
     try:
-        found = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
-        if found is None:
-            return None
-        data, at = found
-        return await verified(_opened, submission, key, data), at
-    except envelope.EnvelopeError as error:
-        raise IntegrityError(
-            f"output s3://{store.bucket}/{key} is not what the job wrote ({error})",
-            job_id=submission.job_id,
-        ) from error
+        for read in reads:
+            coming.append(asyncio.ensure_future(read))
+            if len(coming) >= most:
+                yield await coming.popleft()
+        while coming:
+            yield await coming.popleft()
+    finally:
+        for each in coming:
+            each.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+
+
+async def _decoded(pieces: AsyncGenerator[bytes, None]) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = ""
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            more = decoder.decode(piece)
+            text += more  # CPython extends a str in place
+    return text + decoder.decode(b"", final=True)
 
 
 def _opened(signing_key: bytes, key: str, data: bytearray) -> bytes:

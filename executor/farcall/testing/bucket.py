@@ -62,10 +62,10 @@ class FakeAccess:
         """Do nothing: nothing is open."""
 
 
-class StoreOperations:
-    """S3 operations on an obstore store; see `farcall.aws.s3.Operations`."""
+class StoreOperations(Operations):
+    """S3 operations on an obstore store."""
 
-    def __init__(self, store: LocalStore | MemoryStore) -> None:
+    def __init__(self, store: LocalStore | MemoryStore) -> None:  # without credentials
         self._store = store
         self._uploads: dict[str, dict[int, bytes]] = {}
 

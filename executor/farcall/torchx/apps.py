@@ -81,18 +81,6 @@ class App(NamedTuple):
     nodes: dict[int, JobDetail]
     namesakes: int
 
-    @property
-    def ui_url(self) -> str | None:
-        """URL of the app in the platform's console; None if there is none."""
-        return self.session.backend.links(self.detail).get("job")
-
-    @property
-    def note(self) -> str:
-        """Note to show next to the app's state."""
-        if not self.namesakes:
-            return ""
-        return f"this is the latest of {self.namesakes + 1} jobs with this name"
-
 
 class _Known(NamedTuple):
     """Immutable facts about an app's job.

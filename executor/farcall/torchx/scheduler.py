@@ -244,9 +244,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             ServiceError: A call to a service failed.
         """
         app = self._loop.run(self._apps.look(app_id))
-        if app is None:
-            return None
-        return states.describe(app_id, app.detail, app.nodes, app.ui_url, app.note)
+        return None if app is None else states.describe(app_id, app)
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Request, Any] | None:
         """Return the requests that would submit an app; None if it does not exist.

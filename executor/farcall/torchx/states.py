@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import MISSING, NONE, AppState, ReplicaStatus, Resource, Role, RoleStatus
@@ -20,6 +20,9 @@ from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 from farcall.model.names import counted
 from farcall.model.terminal import in_a_line
 from farcall.torchx.roles import ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP, TAG_USER, TAG_VERSION
+
+if TYPE_CHECKING:
+    from farcall.torchx.apps import App
 
 _STATES = {
     JobStatus.SUBMITTED: AppState.PENDING,
@@ -34,23 +37,6 @@ _STATES = {
 
 _DEFAULT_ROLE = "default"
 _STOPPED_CODES = (None, 137, 143)
-
-
-class RoleNodes(NamedTuple):
-    """Nodes of a role.
-
-    Attributes:
-        name: The role's name.
-        nodes: The nodes' command.
-    """
-
-    name: str
-    nodes: NodeGroup
-
-    @property
-    def replicas(self) -> range:
-        """The nodes' indexes in the job."""
-        return range(self.nodes.first, self.nodes.last + 1)
 
 
 def is_app(detail: JobDetail) -> bool:
@@ -68,8 +54,8 @@ def name_of(detail: JobDetail) -> str:
     return detail.tags.get(TAG_APP, "")
 
 
-def roles_of(detail: JobDetail) -> list[RoleNodes]:
-    """Return the roles of an app in order."""
+def _roles_of(detail: JobDetail) -> list[NodeGroup]:
+    """Return the nodes of each role in order."""
     groups = detail.groups or (
         NodeGroup(
             first=0,
@@ -82,19 +68,23 @@ def roles_of(detail: JobDetail) -> list[RoleNodes]:
             gpus=detail.gpus,
         ),
     )
-    roles: list[RoleNodes] = []
+    roles: list[NodeGroup] = []
     for each in groups:
-        role = RoleNodes(each.environment.get(ENV_ROLE_NAME, _DEFAULT_ROLE), each)
-        if roles and _is_same(roles[-1], role):  # each node has its own document
-            role = RoleNodes(role.name, replace(roles.pop().nodes, last=each.last))
-        roles.append(role)
+        if roles and _is_same(roles[-1], each):  # each node has its own document
+            roles[-1] = replace(roles[-1], last=each.last)
+        else:
+            roles.append(each)
     return roles
 
 
-def _is_same(one: RoleNodes, other: RoleNodes) -> bool:
-    index = one.nodes.environment.get(ENV_ROLE_INDEX)
-    is_named = index is not None and index == other.nodes.environment.get(ENV_ROLE_INDEX)
-    return is_named and one.name == other.name and other.nodes.first == one.nodes.last + 1
+def _name(role: NodeGroup) -> str:
+    return role.environment.get(ENV_ROLE_NAME, _DEFAULT_ROLE)
+
+
+def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
+    index = one.environment.get(ENV_ROLE_INDEX)
+    is_named = index is not None and index == other.environment.get(ENV_ROLE_INDEX)
+    return is_named and _name(one) == _name(other) and other.first == one.last + 1
 
 
 def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
@@ -103,20 +93,19 @@ def node_of(detail: JobDetail, role_name: str, replica: int) -> int:
     Raises:
         SettingsError: The role or replica does not exist; the error names the existing ones.
     """
-    roles = roles_of(detail)
+    roles = _roles_of(detail)
     for role in roles:
-        if role.name != role_name:
+        if _name(role) != role_name:
             continue
-        if 0 <= replica < len(role.replicas):
-            return role.replicas[replica]
-        there = "only replica 0"
-        if len(role.replicas) > 1:
-            there = f"replicas 0 to {len(role.replicas) - 1}"
+        most = role.last - role.first
+        if 0 <= replica <= most:
+            return role.first + replica
+        there = f"replicas 0 to {most}" if most else "only replica 0"
         raise SettingsError(
             f"role {role_name} of {detail.name} has no replica {replica}: it has {there}",
             option="k",
         )
-    names = ", ".join(role.name for role in roles)
+    names = ", ".join(map(_name, roles))
     raise SettingsError(
         f"app {detail.name} has no role {role_name!r}: its roles are {names}", option="role_name"
     )
@@ -129,44 +118,35 @@ def state_of(detail: JobDetail) -> AppState:
     return _STATES[detail.status]
 
 
-def describe(
-    app_id: str, detail: JobDetail, nodes: Mapping[int, JobDetail], ui_url: str | None, also: str
-) -> DescribeAppResponse:
-    """Build TorchX's description of an app.
-
-    Args:
-        app_id: The app's ID in TorchX.
-        detail: The app's job.
-        nodes: Known nodes by index. Other nodes get the job's state.
-        ui_url: URL of the app in the platform's console.
-        also: Text to append to the message.
-    """
-    roles = roles_of(detail)
+def describe(app_id: str, app: App) -> DescribeAppResponse:
+    """Build TorchX's description of an app."""
+    detail = app.detail
+    roles = _roles_of(detail)
     attempts = detail.attempts - 1 if detail.status.is_final else detail.attempts
-    told = "; ".join(text for text in (_message(detail), also) if text)
+    also = f"this is the latest of {app.namesakes + 1} jobs with this name"
+    told = [text for text in (_message(detail), also if app.namesakes else "") if text]
     return DescribeAppResponse(
         app_id=app_id,
         state=state_of(detail),
         num_restarts=max(0, attempts),
-        msg=told,
+        msg="; ".join(told),
         structured_error_msg=_structured(detail),
-        ui_url=ui_url,
+        ui_url=app.session.backend.links(detail).get("job"),
         metadata=dict(detail.tags),
-        roles_statuses=[_role_status(role, detail, nodes) for role in roles],
+        roles_statuses=[_role_status(role, detail, app.nodes) for role in roles],
         roles=[_role(role, detail) for role in roles],
     )
 
 
-def _role(role: RoleNodes, detail: JobDetail) -> Role:
-    nodes = role.nodes
+def _role(nodes: NodeGroup, detail: JobDetail) -> Role:
     command: Sequence[str] = nodes.command
     return Role(
-        name=role.name,
+        name=_name(nodes),
         image=nodes.image,
         entrypoint=command[0] if command else MISSING,
         args=list(command[1:]),
         env={key: value for key, value in nodes.environment.items() if key != ENV_RUN},
-        num_replicas=len(role.replicas),
+        num_replicas=nodes.last - nodes.first + 1,
         max_retries=detail.attempts_allowed - 1,
         resource=Resource(
             # TorchX's type has no fractions of a CPU, but some platforms do.
@@ -177,20 +157,20 @@ def _role(role: RoleNodes, detail: JobDetail) -> Role:
     )
 
 
-def _role_status(role: RoleNodes, detail: JobDetail, nodes: Mapping[int, JobDetail]) -> RoleStatus:
+def _role_status(role: NodeGroup, detail: JobDetail, nodes: Mapping[int, JobDetail]) -> RoleStatus:
     statuses = []
-    for replica, index in enumerate(role.replicas):
+    for replica, index in enumerate(range(role.first, role.last + 1)):
         node = nodes.get(index)
         statuses.append(
             ReplicaStatus(
                 id=replica,
                 state=state_of(detail) if node is None else _replica_state(node, detail),
-                role=role.name,
+                role=_name(role),
                 hostname=node.address if node is not None else "",
                 structured_error_msg=_structured(detail if node is None else node),
             )
         )
-    return RoleStatus(role.name, statuses)
+    return RoleStatus(_name(role), statuses)
 
 
 def _replica_state(node: JobDetail, job: JobDetail) -> AppState:

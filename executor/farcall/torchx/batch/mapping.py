@@ -25,10 +25,9 @@ metadata["aws_batch"]               merged into the containerProperties of the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 from torchx.schedulers.devices import DEVICES
 from torchx.specs import AppDef, DeviceMount, Role, VolumeMount, macros
@@ -106,16 +105,6 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned[BatchOpt
         tuple(roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE) for role in found),
         tuple(warnings.said),
     )
-
-
-def amend(containers: Sequence[dict[str, Any]], overlays: Sequence[Mapping[str, Any]]) -> None:
-    """Merge the roles' overlays into their nodes' containers.
-
-    Raises:
-        SettingsError: An overlay cannot be merged.
-    """
-    for container, overlay in zip(containers, overlays, strict=False):
-        roles.merge(container, overlay, SCHEDULER, "container")
 
 
 class _Groups:

@@ -18,9 +18,10 @@ from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
 from farcall.model.names import BATCH, named
 from farcall.model.settings import Settings
+from farcall.torchx import roles
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.batch import mapping
-from farcall.torchx.batch.mapping import amend, queue_name
+from farcall.torchx.batch.mapping import queue_name
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.request import Request, chosen
 from farcall.torchx.roles import Planned
@@ -112,7 +113,8 @@ def of_requests(planned: Planned[BatchOptions], found: dict[str, Any]) -> BatchR
     """
     definition, job = found["RegisterJobDefinition"], found["SubmitJob"]
     del definition["jobDefinitionName"], job["jobDefinition"]
-    amend(list(_containers(definition)), planned.details)
+    for container, overlay in zip(_containers(definition), planned.details, strict=False):
+        roles.merge(container, overlay, mapping.SCHEDULER, "container")
     for overrides in _overrides(job):
         overrides["environment"] = [v for v in overrides["environment"] if v["name"] != ENV_RUN]
     if planned.options.timeout_s is None:

@@ -9,8 +9,9 @@ from torchx.specs.overlays import PUT, set_overlay
 
 import farcall
 from farcall import Device, EfsMount, SettingsError
-from farcall.torchx.batch.mapping import amend, name_of
+from farcall.torchx.batch.mapping import name_of
 from farcall.torchx.batch.options import BatchOptions
+from farcall.torchx.batch.scheduler import of_requests
 from tests.unit.torchx.batch.apps import app, planned, role
 
 ITYPE = "node.kubernetes.io/instance-type"
@@ -277,7 +278,13 @@ def test_overlay_is_merged_into_container():
     other = role("ps")
     set_overlay(other, "aws_batch", "ContainerProperties", {PUT("ulimits"): []})
     containers = [{"linuxParameters": {"sharedMemorySize": 1}}, {"ulimits": [{"name": "nofile"}]}]
-    amend(containers, planned(app(one, other)).details)
+    nodes = {"nodeRangeProperties": [{"container": each} for each in containers]}
+    definition = {"jobDefinitionName": "d", "nodeProperties": nodes}
+    found = {
+        "RegisterJobDefinition": definition,
+        "SubmitJob": {"jobDefinition": "d", "timeout": 1},
+    }
+    of_requests(planned(app(one, other)), found)
     assert containers == [
         {"linuxParameters": {"sharedMemorySize": 1, "initProcessEnabled": True}, "a": {}},
         {"ulimits": []},
