@@ -43,19 +43,22 @@ class Electron:
     Attributes:
         node: The node's number and the numbers of its input nodes.
         function: The function's archive.
-        hooks: The node's dependencies as Covalent stores them.
+        before: Hooks before the function in Covalent's order.
+        after: Hooks after the function.
     """
 
     node: Node
     function: Archive = field(repr=False)
-    hooks: Mapping[str, Any] = field(repr=False)
+    before: Sequence[Hook] = field(default=(), repr=False)
+    after: Sequence[Hook] = field(default=(), repr=False)
 
     @property
     def is_collection(self) -> bool:
         """Whether Covalent added the node for a list or dict in an electron's arguments."""
         return (
             self.function.name in (_LIST, _DICT)
-            and not self.hooks
+            and not self.before
+            and not self.after
             and _ELECTRON + self.function.name.encode() in archive.decode(self.function.data)
         )
 
@@ -88,29 +91,25 @@ class TaskGroup:
         """Packages that the only electron installs with pip; empty for larger groups.
 
         These are names and versions. The container handles paths, URLs and pip options.
-
-        Raises:
-            IntegrityError: An asset is not in Covalent's format.
         """
-        deps = self.electrons[0].hooks.get("deps") or {}
-        if len(self.electrons) > 1 or set(deps) != {"pip"}:
-            return []
-        with _understood():
-            lines = _read_pip(_encoded(deps["pip"]["attributes"]["apply_args"]))
-        lines = [line for line in lines if line and not line.startswith("#")]
-        return lines if all(map(_is_plain, lines)) else []
+        installers = [hook for hook in self.electrons[0].before if hook[0] != "call"]
+        match installers:
+            case [("pip", bytes(arguments))] if len(self.electrons) == 1:
+                lines = [line for line in _read_pip(arguments) if line and line[0] != "#"]
+                return lines if all(map(_is_plain, lines)) else []
+        return []
 
     def without_pip(self) -> TaskGroup:
         """Return a copy of the group without its `requirements`."""
         (only,) = self.electrons
-        deps = {kind: each for kind, each in only.hooks["deps"].items() if kind != "pip"}
-        return replace(self, electrons=[replace(only, hooks={**only.hooks, "deps": deps})])
+        before = [hook for hook in only.before if hook[0] != "pip"]
+        return replace(self, electrons=[replace(only, before=before)])
 
     def pack(self) -> tuple[Packed, Packed]:
         """Return the bundle's contents: data that groups may share, and private data.
 
         Raises:
-            IntegrityError: An asset is not in Covalent's format.
+            IntegrityError: The archive of the function does not name a Python version.
         """
         first = self.electrons[0].function
         origin = Origin(first.python, first.cloudpickle)
@@ -122,7 +121,8 @@ class TaskGroup:
             Code(
                 each.function.name or "electron",
                 _travelling(each.function),
-                *_read_hooks(each.hooks),
+                [*each.before],
+                [*each.after],
             )
             for each in self.electrons
         ]
@@ -170,7 +170,7 @@ def read_group(nodes: Sequence[Node], files: Mapping[tuple[int, str], Path]) -> 
         Electron(
             node,
             archive.parse(_open(files[node.number, "function"])),
-            _read_json(files[node.number, "hooks"]),
+            *read_hooks(_read_json(files[node.number, "hooks"])),
         )
         for node in nodes
     ]
@@ -180,41 +180,19 @@ def read_group(nodes: Sequence[Node], files: Mapping[tuple[int, str], Path]) -> 
     return TaskGroup(electrons, inputs)
 
 
-def group_of(
-    node: Node, function: bytes, hooks: Mapping[str, Any], inputs: Mapping[int, bytes]
-) -> TaskGroup:
-    """Build a one-node group from archives in memory.
-
-    Raises:
-        IntegrityError: The data are not archives.
-    """
-    only = Electron(node, archive.parse(function), hooks)
-    return TaskGroup([only], {n: archive.parse(data) for n, data in inputs.items()})
-
-
-def hooks_of(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Return hooks as Covalent stores them.
+def hook_of(function: str, args: str, kwargs: str, keyword: str) -> Hook:
+    """Return a hook.
 
     Args:
-        before: For each hook before the function: its function, arguments and keyword arguments as
-            base64 of pickles, and the keyword that receives its result.
-        after: The same for the hooks after the function.
+        function: Its function as base64 of a pickle.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        keyword: The keyword that receives its result.
     """
-    found: dict[str, Any] = {}
-    for name, calls in (("call_before", before), ("call_after", after)):
-        for function, args, kwargs, keyword in calls:
-            attributes = {
-                "apply_fn": {"attributes": {"_object": function}},
-                "apply_args": {"attributes": {"_object": args}},
-                "apply_kwargs": {"attributes": {"_object": kwargs}},
-                "retval_keyword": keyword,
-            }
-            kind = _installer(function)
-            if kind:
-                found.setdefault("deps", {})[kind] = {"attributes": attributes}
-            else:
-                found.setdefault(name, []).append({"attributes": attributes})
-    return found
+    kind = _installer(function)
+    if kind:
+        return kind, args.encode()
+    return "call", (function.encode(), args.encode(), kwargs.encode(), keyword)
 
 
 def _installer(function: str) -> str | None:
@@ -262,8 +240,12 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise IntegrityError(f"{path} was not written by Covalent: {error}") from error
 
 
-def _read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
-    """Return the hooks before and after the function in Covalent's order."""
+def read_hooks(hooks: Mapping[str, Any]) -> tuple[list[Hook], list[Hook]]:
+    """Parse a node's dependencies: hooks before and after the function in Covalent's order.
+
+    Raises:
+        IntegrityError: The dependencies are not in Covalent's format.
+    """
     with _understood():
         deps = hooks.get("deps") or {}
         before: list[Hook] = [

@@ -75,7 +75,14 @@ def built(ct):
 
 
 def electron(data, node=None, hooks=None):
-    return Electron(node or Node(0, (), {}), archive.parse(data), hooks or {})
+    before, after = assets.read_hooks(hooks or {})
+    return Electron(node or Node(0, (), {}), archive.parse(data), before, after)
+
+
+def group_of(node, function, hooks, inputs):
+    """Return a group of one node."""
+    found = {number: archive.parse(data) for number, data in inputs.items()}
+    return TaskGroup([electron(function, node, hooks)], found)
 
 
 # --- nodes that Covalent adds --------------------------------------------------------------------
@@ -105,13 +112,15 @@ def test_user_function_is_not_recognized(name):
     assert not mine.is_for_server
 
 
+DEPENDENCY = {"deps": {"bash": {"attributes": {"apply_args": {"attributes": {"_object": ""}}}}}}
+
+
 def test_collection_with_dependencies_is_a_job(built):
-    assert not electron(built["_auto_list_node"], hooks={"deps": {"bash": {}}}).is_collection
+    assert not electron(built["_auto_list_node"], hooks=DEPENDENCY).is_collection
 
 
 def collect(data, node, inputs):
-    one = electron(data, node)
-    return TaskGroup([one], {n: archive.parse(value) for n, value in inputs.items()}).collect()
+    return group_of(node, data, {}, inputs).collect()
 
 
 @given(st.lists(VALUES))
@@ -192,7 +201,7 @@ def test_damaged_group_is_rejected(tmp_path):
 
 def test_packed_group_runs_with_its_inputs(tmp_path):
     function, value = pack(abs), pack(-3)
-    group = assets.group_of(Node(4, [9], {}), function, {}, {9: value})
+    group = group_of(Node(4, [9], {}), function, {}, {9: value})
     code, calls = group.pack()
     run_group = pickles.load(envelope.unpack(memoryview(b"".join(code.pieces))))
     ((args, kwargs),) = pickles.load(envelope.unpack(memoryview(b"".join(calls.pieces))))
@@ -213,7 +222,7 @@ def test_packing_group_unpickles_nothing():
         "retval_keyword": "",
     }
     hooks = {"call_before": [{"attributes": hook}], "call_after": [{"attributes": hook}]}
-    assets.group_of(Node(1, [2], {}), pack(Trap()), hooks, {2: pack(Trap())}).pack()
+    group_of(Node(1, [2], {}), pack(Trap()), hooks, {2: pack(Trap())}).pack()
 
 
 def archived(value):
@@ -225,7 +234,7 @@ def test_group_names_its_pickling_versions():
     encoded = json.dumps(header).encode()
     at = 16 + len(encoded)
     data = at.to_bytes(8, "big") * 2 + encoded + b"gAROLg=="
-    code, calls = assets.group_of(Node(1, (), {}), data, {}, {}).pack()
+    code, calls = group_of(Node(1, (), {}), data, {}, {}).pack()
     for packed in (code, calls):
         assert ("3.9.18", "2.2", (3, 9)) == (*packed.origin, packed.origin.minor)
 
@@ -236,7 +245,7 @@ def test_group_without_versions_is_rejected(version):
     encoded = json.dumps(header).encode()
     data = (16 + len(encoded)).to_bytes(8, "big") * 2 + encoded + b"gAROLg=="
     with pytest.raises(IntegrityError, match="Python"):
-        assets.group_of(Node(1, (), {}), data, {}, {}).pack()
+        group_of(Node(1, (), {}), data, {}, {}).pack()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +262,7 @@ def test_group_without_versions_is_rejected(version):
 )
 def test_unknown_dependency_format_is_rejected(hooks):
     with pytest.raises(IntegrityError, match=r"Covalent 0\.240"):
-        assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).pack()
+        group_of(Node(1, (), {}), pack(abs), hooks, {}).pack()
 
 
 @pytest.mark.parametrize(
@@ -275,17 +284,16 @@ def test_requirements_of_pip_are_read(ct, tmp_path, packages, content, wanted):
     pip = ct.DepsPip(packages, reqs_path=str(path) if content else "")
     call = ct.DepsCall(abs, [-1]).to_dict()
     hooks = {"deps": {"pip": pip.to_dict()}, "call_before": [call]}
-    group = assets.group_of(Node(1, (), {}), pack(abs), hooks, {})
+    group = group_of(Node(1, (), {}), pack(abs), hooks, {})
 
     assert len(group.requirements) == wanted
-    before, _ = assets._read_hooks(group.without_pip().electrons[0].hooks)
-    assert ["call"] == [kind for kind, _ in before]
+    assert ["call"] == [kind for kind, _ in group.without_pip().electrons[0].before]
 
 
 def test_malicious_package_list_is_not_run():
     trap = {"attributes": {"_object": bytes(archive.parse(pack(Trap())).data).decode()}}
     hooks = {"deps": {"pip": {"attributes": {"apply_args": trap}}}}
-    assert [] == assets.group_of(Node(1, (), {}), pack(abs), hooks, {}).requirements
+    assert [] == group_of(Node(1, (), {}), pack(abs), hooks, {}).requirements
 
 
 def test_both_hook_formats_are_equivalent(ct):
@@ -299,12 +307,12 @@ def test_both_hook_formats_are_equivalent(ct):
     }
     applied = [
         [
-            [part.get_serialized() for part in each.apply()[:3]] + [each.apply()[3]]
+            assets.hook_of(*(part.get_serialized() for part in each.apply()[:3]), each.apply()[3])
             for each in hooks
         ]
         for hooks in ((bash, pip, first), (after,))
     ]
-    assert assets._read_hooks(stored) == assets._read_hooks(assets.hooks_of(*applied))
-    before, behind = assets._read_hooks(stored)
+    before, behind = assets.read_hooks(stored)
+    assert [before, behind] == applied
     assert ["bash", "pip", "call"] == [kind for kind, _ in before]
     assert ["call"] == [kind for kind, _ in behind]

@@ -12,7 +12,7 @@ from covalent._shared_files.exceptions import TaskCancelledError
 from covalent._workflow.transportable_object import TransportableObject
 
 from farcall.covalent import assets
-from farcall.covalent.assets import TaskGroup
+from farcall.covalent.assets import Electron, TaskGroup
 from farcall.covalent.group_run import CancelledGroupError
 from farcall.covalent.node_results import telling
 from farcall.covalent.plugin import database
@@ -20,7 +20,8 @@ from farcall.covalent.plugin.options import ConfiguredExecutor
 from farcall.covalent.task_groups import under_way
 from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError
-from farcall_runtime.electron import Node
+from farcall_runtime import archive
+from farcall_runtime.electron import Hook, Node
 
 
 class DirectExecutor(ConfiguredExecutor):
@@ -169,9 +170,15 @@ def _from_objects(
     inputs = {index: value.serialize() for index, value in enumerate(args)}
     names = {name: len(args) + index for index, name in enumerate(kwargs)}
     inputs |= {names[name]: value.serialize() for name, value in kwargs.items()}
-    hooks = assets.hooks_of(
-        [[part.get_serialized() for part in hook[:3]] + [hook[3]] for hook in before],
-        [[part.get_serialized() for part in hook[:3]] + [hook[3]] for hook in after],
-    )
     node = Node(number, range(len(args)), names)
-    return assets.group_of(node, transportable.serialize(), hooks, inputs)
+    only = Electron(node, archive.parse(transportable.serialize()), _hooks(before), _hooks(after))
+    return TaskGroup([only], {number: archive.parse(data) for number, data in inputs.items()})
+
+
+def _hooks(given: Sequence[Any]) -> list[Hook]:
+    return [
+        assets.hook_of(
+            function.get_serialized(), args.get_serialized(), kwargs.get_serialized(), keyword
+        )
+        for function, args, kwargs, keyword in given
+    ]
