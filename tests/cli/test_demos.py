@@ -20,5 +20,11 @@ def test_demo_prints_score_and_next_step() -> None:
     score = re.search(r"its score is ([\d.]+)", done.stdout)
     assert score is not None
     assert 0.5 < float(score[1]) <= 1
-    for expected in ("stdout | process", "4/4", "train_svm", "Succeeded", "farcall demo --page"):
+    for expected in (
+        "stdout | process",
+        "pi is about",
+        "train_svm",
+        "Succeeded",
+        "farcall demo --page",
+    ):
         assert expected in done.stdout

@@ -11,13 +11,13 @@ import logging
 import os
 import shlex
 import signal
+import statistics
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import click
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -194,24 +194,9 @@ async def _sweep(executor: BatchExecutor, console: Console, tasks: int) -> JobDe
         return 4 * inside / points
 
     title = f"{tasks} tasks, one array job, one upload"
-    console.print(Panel(f"async for seed, value in sample.map(range({tasks})): ...", title=title))
-    sweep = sample.map(range(tasks))
-    total = 0.0
-    columns = (
-        TextColumn("running on Batch"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("pi is about {task.fields[pi]:.4f}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=tasks, pi=0.0)
-        done = 0
-        async for _, estimate in sweep:
-            total += estimate
-            done += 1
-            progress.update(bar, completed=done, pi=total / done)
-    console.print()
+    console.print(Panel(f"await sample.map(range({tasks}), progress=True)", title=title))
+    sweep = sample.map(range(tasks), progress=True)
+    console.print(f"pi is about {statistics.fmean(await sweep):.4f}\n")
     return await _ended(executor.attach(sweep.job_ids[0]))
 
 

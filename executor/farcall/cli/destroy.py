@@ -82,7 +82,8 @@ def destroy(
     again = f"farcall destroy{f' --name {name}' * (name != 'farcall')}"
     with stacks.explained(name, again):
         found = asyncio.run(_find(settings, name))
-        gone, kept = _sorted(found.buckets, empty_bucket=empty_bucket)
+        gone = [bucket for bucket in found.buckets if empty_bucket or not bucket.objects]
+        kept = [bucket for bucket in found.buckets if bucket not in gone]
         if found.state is None and not gone:
             _tell_nothing(name, found.region, kept)
             for file, names in _naming(path, name, found.region).items():
@@ -115,12 +116,6 @@ async def _find(settings: Settings, name: str) -> _Found:
         )
         account = await access.account()
         return _Found(state, access.region, account, resources, jobs, definitions, buckets)
-
-
-def _sorted(buckets: Sequence[Bucket], *, empty_bucket: bool) -> tuple[list[Bucket], list[Bucket]]:
-    """Return the buckets to delete, and the buckets to keep."""
-    gone = [bucket for bucket in buckets if empty_bucket or not bucket.objects]
-    return gone, [bucket for bucket in buckets if bucket not in gone]
 
 
 def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:

@@ -116,34 +116,19 @@ def foreign(text: str, values: Mapping[str, Any]) -> str:
 def without(text: str, names: Iterable[str]) -> str:
     """Return a file's text without some options of Batch's section.
 
-    A removed line becomes the comment that a new file has in its place, and a nested table is
-    deleted.
-
     Raises:
         TOMLKitError: The text is not valid TOML.
         AttributeError: The section is not a table.
     """
-    defaults = {description.name: description.default for description in describe()}
-    for name in names:
-        left = section(text)
-        if name not in left:
-            continue
-        del left[name]
-        for place in re.finditer(rf"^{name} *=.*$", text, re.MULTILINE):
-            comment = f"# {_assignment(name, defaults[name])}"
-            without_it = f"{text[: place.start()]}{comment}{text[place.end() :]}"
-            with contextlib.suppress(TOMLKitError):  # a value that spans several lines
-                if section(without_it) == left:
-                    text = without_it
-                    break
-        else:
-            document: Any = tomlkit.parse(text)
-            table = document
-            for part in SECTIONS[BATCH]:
-                table = table[part]
-            table.remove(name)
-            text = tomlkit.dumps(document)
-    return text
+    document: Any = tomlkit.parse(text)
+    for name in section(text).keys() & set(names):
+        _table(document, BATCH).remove(name)
+    return tomlkit.dumps(document)
+
+
+def _table(document: Any, backend: BackendName) -> Any:
+    outer, inner = SECTIONS[backend]
+    return document[outer][inner]
 
 
 def _has_section(text: str, backend: BackendName) -> bool:
@@ -169,11 +154,8 @@ def changed(text: str, values: Mapping[str, Any], backend: BackendName) -> str:
             text = f"{text[: place.start()]}{_assignment(name, value)}{text[place.end() :]}"
             del left[name]
     document: Any = tomlkit.parse(text)
-    table = document
-    for part in SECTIONS[backend]:
-        table = table[part]
     for name, value in left.items():
-        table[name] = _item(value)
+        _table(document, backend)[name] = _item(value)
     return tomlkit.dumps(document)
 
 

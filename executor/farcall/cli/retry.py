@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +18,8 @@ from farcall.model.errors import NothingToRetryError, UnknownError
 from farcall.model.names import counted, in_queues
 from farcall.model.terminal import in_a_line
 from farcall.operations import retry
-from farcall.operations.catalog import Entry
+from farcall.operations.catalog import CLIENT, Entry
 from farcall.operations.retry import Again
-
-_RUN = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 
 @click.command("retry")
@@ -59,7 +56,7 @@ def retry_job(
     that job. Covalent retries its electrons itself.
     """  # noqa: D301  # click's marker for preformatted lines
     options = given(assignments, short)
-    whole = _RUN.fullmatch(reference) is not None
+    whole = CLIENT.fullmatch(reference) is not None
     plans = asyncio.run(_look(reference, options, failed=failed, whole=whole))
     if dry_run:
         if as_json:

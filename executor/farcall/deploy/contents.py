@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,6 @@ TAG = "farcall:stack"
 _UNFINISHED = ("RUNNING", "STARTING", "RUNNABLE", "PENDING", "SUBMITTED")
 _DEFINITIONS = "farcall-"
 _PAGE = 1000
-_AT_A_TIME = 4
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,8 @@ async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
 
 async def deregister(access: Aws, arns: Iterable[str]) -> None:
     """Deregister job definitions."""
-    turn = asyncio.Semaphore(_AT_A_TIME)
-
-    async def one(arn: str) -> None:
-        async with turn:
-            await ask(access, "batch", "deregister_job_definition", jobDefinition=arn)
-
-    await asyncio.gather(*map(one, arns))
+    for arn in arns:
+        await ask(access, "batch", "deregister_job_definition", jobDefinition=arn)
 
 
 async def buckets(access: Aws, stack: str) -> list[Bucket]:

@@ -48,7 +48,7 @@ NOTHING = Why()
 """Value for a job whose facts were not read from the bucket."""
 
 
-_CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+CLIENT = re.compile(r"[A-Za-z0-9-]{1,32}-[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """Format of a session's name; other values, which users can set, are ignored."""
 
 _JOB = re.compile(
@@ -82,7 +82,7 @@ class Entry:
         name = said.get(ENV_WORKFLOW, "")
         if detail.is_command:  # never a Covalent job, regardless of its variables
             client = said.get(ENV_RUN, "")
-            is_ours = _CLIENT.fullmatch(client)
+            is_ours = CLIENT.fullmatch(client)
             return cls(detail, Workflow(name, ""), client) if is_ours else None
         try:
             where = Location.parse(said.get(ENV_BUNDLE, ""))

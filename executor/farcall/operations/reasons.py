@@ -106,22 +106,19 @@ class Reasons:
         try:
             async with self._places:
                 texts = await bundles.texts_of(store, submission) or []
-        except envelope.IntegrityError as error:
-            texts = []
-            self._troubles[bundle] = (
-                f"{submission.where.url} differs from what was submitted ({error}). Find out "
-                "who writes to the bucket."
-            )
         except envelope.EnvelopeError as error:
             texts = []
             self._troubles[bundle] = f"cannot read {submission.where.url} ({error})"
+            if isinstance(error, envelope.IntegrityError):
+                self._troubles[bundle] = (
+                    f"{submission.where.url} differs from what was submitted ({error}). Find out "
+                    "who writes to the bucket."
+                )
         except FarcallError as error:
             texts = []
             # A user who only lists jobs may lack the permission to read bundles.
-            if error_translation.concerns_all(error):
-                self._texts[bundle] = texts
-                return texts
-            self._troubles[bundle] = str(error)
+            if not error_translation.concerns_all(error):
+                self._troubles[bundle] = str(error)
             if _passes(error):  # the next call requests it again
                 return texts
         else:

@@ -9,8 +9,7 @@ api          HTTP API
 site         data and actions behind the API
 jobs         jobs of some queues, polled while a browser listens
 parts        parts of one job: array tasks or nodes
-watchers     polling for jobs and parts
-account      session and Batch requests
+watchers     session, and polling for jobs and parts
 server       HTTP server
 static       files of the browser
 ===========  ============================================================

@@ -21,6 +21,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from farcall.model import quantities
 from farcall.model.errors import (
     FarcallError,
     JobLostError,
@@ -40,8 +41,6 @@ _STATIC = Path(__file__).with_name("static")
 _JOB = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?::\d{1,5}|#\d{1,4})?")
 """Job ID of any platform, with an optional array task or node index."""
 
-_SPAN = re.compile(r"(\d{1,4})([mhd])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _MOST_JOBS = 10_000
 _MOST_LINES = 100_000
 _REASON = "cancelled in farcall's web UI"
@@ -229,12 +228,11 @@ async def _entry(request: Request) -> Entry:
 
 
 def _since(span: str) -> datetime:
-    found = _SPAN.fullmatch(span)
-    if found is None:
-        raise HTTPException(
-            400, f"since is {span[:80]!r}: use a duration, for example 30m, 12h or 7d"
-        )
-    return datetime.now(timezone.utc) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    try:
+        return datetime.now(timezone.utc) - timedelta(seconds=quantities.span_s(span[:80]))
+    except (ValueError, OverflowError):
+        text = f"since is {span[:80]!r}: use a duration, for example 30m, 12h or 7d"
+        raise HTTPException(400, text) from None
 
 
 def _number(given: Mapping[str, str], name: str, most: int) -> int | None:

@@ -19,8 +19,7 @@ from farcall.model import clock
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.catalog import NOTHING, Catalog, Entry, Query, Why
-from farcall.ui.account import Account
-from farcall.ui.watchers import Feed, Watcher
+from farcall.ui.watchers import Account, Feed, Watcher
 
 # --- Call and error texts of the jobs, read in the background -----------------------------------
 #

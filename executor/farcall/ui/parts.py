@@ -13,9 +13,8 @@ from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
 from farcall.operations.explain import unstarted
-from farcall.ui.account import Account
 from farcall.ui.jobs import counts
-from farcall.ui.watchers import Feed, Watcher
+from farcall.ui.watchers import Account, Feed, Watcher
 
 
 class Parts(Watcher[int]):

@@ -22,11 +22,10 @@ from farcall.operations import cancel, json_view, retry
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Query
 from farcall.operations.retry import Again
-from farcall.ui.account import Account
 from farcall.ui.guard import as_json
 from farcall.ui.jobs import Jobs
 from farcall.ui.parts import Wholes
-from farcall.ui.watchers import Feed, K, Watcher
+from farcall.ui.watchers import Account, Feed, K, Watcher
 
 if TYPE_CHECKING:
     from farcall.covalent.cancel import CovalentCompanion

@@ -210,7 +210,7 @@ def test_invalid_paths_and_queries_are_rejected(ask):
         f"/api/jobs/{JOB}/logs?tail=0",
         f"/api/jobs/{JOB}/logs?attempt=11",
         "/api/events?since=yesterday",
-        "/api/events?since=99999d",
+        f"/api/events?since={9**20}d",
     ):
         status, _, body = ask("GET", path)
         assert status in (400, 404), path
