@@ -260,8 +260,8 @@ async def test_invalid_network_creates_nothing(account, farcall_command):
         ("--subnets", f"{ours},{subnet}"): f"{subnet} is in {vpc}, but {ours} is in vpc-",
         ("--subnets", subnet, "--vpc", "vpc-1"): f"{subnet} is in {vpc}, but --vpc is vpc-1",
         ("--subnets", "subnet-0"): "--subnets: DescribeSubnets was refused",
-        ("--vpc", "vpc-0"): "VPC vpc-0 does not exist or has no subnets in us-east-1",
-        ("--vpc", vpc): "has no default subnets. Use --subnets",
+        ("--vpc", "vpc-0"): "VPC vpc-0 does not exist, or has no default subnets in us-east-1",
+        ("--vpc", vpc): f"VPC {vpc} does not exist, or has no default subnets",
     }
     for arguments, said in wrong.items():
         done = await farcall_command("deploy", "--yes", *arguments)

@@ -93,7 +93,6 @@ def test_star_resource_only_where_required():
         "ec2:DescribeLaunchTemplates",
         "ec2:DescribeSecurityGroups",
         "ec2:DescribeSubnets",
-        "ec2:DescribeVpcs",
         "ecr:GetAuthorizationToken",
         "logs:DescribeLogGroups",
         "s3:ListAllMyBuckets",

@@ -7,7 +7,7 @@ security policy, no dialog, and no request except to the web UI's own server.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,10 +22,6 @@ from tests.support.browser import BROWSER, LACKING
 from tests.support.timing import STREAM_S
 from tests.ui import serving
 from tests.ui.looking import PATIENCE_MS
-
-_ROOT = Path(__file__).parents[2]
-#: Folder for screenshots, which are reviewed manually.
-SCREENSHOTS = Path(os.environ.get("TEST_SCREENSHOTS", _ROOT / "build" / "screenshots"))
 
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -175,14 +171,3 @@ async def open_page(browser: Browser, served: serving.Page) -> AsyncIterator[Ope
         await context.close()
         assert [] == seen.complaints
         assert [] == seen.elsewhere(url)
-
-
-@pytest.fixture
-def shoot() -> Callable[[Page, str], Any]:
-    """Write a screenshot: ``await shoot(page, "dark")``."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-
-    async def shot(page: Page, name: str) -> None:
-        await page.screenshot(path=SCREENSHOTS / f"{name}.png", animations="disabled")
-
-    return shot

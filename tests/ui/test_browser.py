@@ -34,7 +34,7 @@ async def open_workflow(page, name):
     await expect(page.get_by_test_id("run-title")).to_have_text(name)
 
 
-async def test_running_task_output_is_shown(executor, open_page, gate, shoot):
+async def test_running_task_output_is_shown(executor, open_page, gate):
     job = await executor(workflow="printing").submit(tasks.hold, str(gate), 7)
     page = await open_page(f"#/job/{job.id}")
     last = page.get_by_test_id("last-lines")
@@ -48,7 +48,6 @@ async def test_running_task_output_is_shown(executor, open_page, gate, shoot):
     await expect(lines.filter(has_text="7 complains")).to_have_attribute("data-stream", "stderr")
     await expect(page.get_by_test_id("task-state")).to_contain_text(re.compile("running", re.I))
     await expect(lines.filter(has_text="7 is over")).to_have_count(0)
-    await shoot(page, "output")
     gate.touch()
     await expect(lines.filter(has_text="7 is over")).to_have_attribute("data-stream", "stdout")
 
@@ -61,11 +60,10 @@ async def test_running_task_output_is_shown(executor, open_page, gate, shoot):
     await expect(page.get_by_role("log", name="stderr").get_by_test_id("line")).to_have_text(
         [re.compile("7 complains")]
     )
-    await shoot(page, "output-side-by-side")
 
 
 @pytest.mark.path
-async def test_only_selected_array_task_is_cancelled(executor, open_page, gate, shoot):
+async def test_only_selected_array_task_is_cancelled(executor, open_page, gate):
     on = executor(workflow="array")
     hold = on.task(tasks.hold)
     sweep = hold.map([str(gate)] * 4, range(4), return_exceptions=True)
@@ -76,7 +74,6 @@ async def test_only_selected_array_task_is_cancelled(executor, open_page, gate, 
     parent = sweep.job_ids[0]
     children = [f"{parent}:{index}" for index in range(4)]
     await wait_for_states(page, dict.fromkeys(children, "RUNNING"))
-    await shoot(page, "array")
 
     await row(page, children[2]).get_by_role("link").click()
     await expect(page.get_by_test_id("task-title")).to_contain_text("hold")
@@ -91,7 +88,7 @@ async def test_only_selected_array_task_is_cancelled(executor, open_page, gate, 
     assert [0, 1, 3] == returned
 
 
-async def test_failure_shows_reason_and_traceback(executor, open_page, shoot):
+async def test_failure_shows_reason_and_traceback(executor, open_page):
     job = await executor(workflow="failures").submit(tasks.diverge, 17)
     page = await open_page(f"#/job/{job.id}")
 
@@ -99,7 +96,6 @@ async def test_failure_shows_reason_and_traceback(executor, open_page, shoot):
     traceback = page.get_by_test_id("traceback")
     await expect(traceback).to_contain_text("in diverge")
     await expect(traceback).to_contain_text("ArithmeticError: diverged at step 17")
-    await shoot(page, "failure")
 
 
 async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
@@ -142,7 +138,7 @@ async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
     await expect(page.get_by_test_id("cancellations")).to_be_hidden()
 
 
-async def test_command_job_shows_nodes_and_output(executor, open_page, gate, shoot):
+async def test_command_job_shows_nodes_and_output(executor, open_page, gate):
     text = (
         "echo hello from $AWS_BATCH_JOB_NODE_INDEX; "
         "if [ $AWS_BATCH_JOB_NODE_INDEX = 1 ]; then exit 7; fi; "
@@ -159,7 +155,6 @@ async def test_command_job_shows_nodes_and_output(executor, open_page, gate, sho
     await wait_for_states(page, {nodes[0]: "RUNNING", nodes[1]: "FAILED"})
     await expect(row(page, nodes[1])).to_contain_text("exit code 7")
     await expect(row(page, nodes[0]).get_by_role("checkbox")).to_be_disabled()
-    await shoot(page, "nodes")
 
     await row(page, nodes[0]).get_by_role("link").click()
     await expect(page.get_by_test_id("task-title")).to_have_text("$ hello[0]")
@@ -174,7 +169,6 @@ async def test_command_job_shows_nodes_and_output(executor, open_page, gate, sho
     await page.get_by_role("tab", name="Overview").click()
     await expect(page.get_by_test_id("sentence")).to_contain_text("2 of its 2 nodes failed")
     await expect(page.get_by_test_id("log")).to_have_text("hello from 0")
-    await shoot(page, "nodes-failed")
     await page.get_by_role("link", name="[1] CommandError").click()
     await expect(page.get_by_test_id("task-title")).to_have_text("$ hello[1]")
     await expect(page.get_by_test_id("sentence")).to_contain_text("exit code 7")

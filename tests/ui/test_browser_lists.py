@@ -57,7 +57,7 @@ async def open_run(page, name, title=None):
     await expect(page.get_by_test_id("run-title")).to_have_text(title or name)
 
 
-async def test_many_tasks_are_drawn_as_histogram(open_page, submit, shoot):
+async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     array = submit(_SCRIPT, size=_SIZE, workflow="crowd")
     submit("exit 0", workflow="sidecar")
     page = await open_page()
@@ -87,7 +87,6 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit, shoot):
     states = page.get_by_role("group", name="States")
     await expect(states.get_by_role("button", name="Failed 11")).to_be_visible()
     await expect(states.get_by_role("button", name="Succeeded 99")).to_be_visible()
-    await shoot(page, "crowd")
 
     await page.get_by_role("link", name="All tasks").click()
     await expect(
@@ -101,7 +100,6 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit, shoot):
 
     await page.get_by_role("searchbox", name="Filter").fill("exit code 7")
     await expect(names).to_have_text(["crowd"])
-    await shoot(page, "crowd-all")
 
     narrow = await open_page(f"#/job/{array}", width=400)
     await narrow.evaluate("location.hash = '#/all'")
@@ -110,10 +108,9 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit, shoot):
     why = row(narrow, array).locator(".why")
     assert await why.evaluate(_IN_SIGHT)
     assert 250 < (await why.bounding_box())["width"]
-    await shoot(narrow, "crowd-narrow")
 
 
-async def test_runs_are_grouped_by_workflow(open_page, submit, new_run, shoot):
+async def test_runs_are_grouped_by_workflow(open_page, submit, new_run):
     runs = [new_run() for _ in range(3)]
     jobs = [submit(f"exit {n % 2}", run=run, workflow="nightly") for n, run in enumerate(runs)]
     page = await open_page()
@@ -128,7 +125,6 @@ async def test_runs_are_grouped_by_workflow(open_page, submit, new_run, shoot):
     await expect(
         workflows.get_by_role("button", name=re.compile("^Hide 2 earlier"))
     ).to_be_visible()
-    await shoot(page, "grouped")
     await workflows.locator(f"[data-run='{runs[1]}']").click()
     await expect(page.get_by_test_id("run-title")).to_have_text("nightly")
     await wait_for_states(page, {jobs[1]: "FAILED"})
@@ -142,7 +138,7 @@ async def test_runs_are_grouped_by_workflow(open_page, submit, new_run, shoot):
     await expect(card).to_have_attribute("aria-current", "true")
 
 
-async def test_lists_show_arguments_and_errors(executor, open_page, shoot):
+async def test_lists_show_arguments_and_errors(executor, open_page):
     settle = executor(workflow="reasons").task(tasks.settle)
     sweep = settle.map([0.1, 0.6, 0.7, 0.8], return_exceptions=True)
     values = await sweep
@@ -160,7 +156,6 @@ async def test_lists_show_arguments_and_errors(executor, open_page, shoot):
     await expect(second.locator(".why")).to_have_text("ValueError: singular matrix at 0.6")
     await expect(second.get_by_test_id("call")).to_contain_text("0.6")
     await expect(row(page, f"{parent}:0").get_by_test_id("call")).to_contain_text("0.1")
-    await shoot(page, "reasons")
 
     # Filter by an argument and by an error.
     children = page.locator('[data-testid="task"].child:visible')
@@ -171,7 +166,7 @@ async def test_lists_show_arguments_and_errors(executor, open_page, shoot):
     await expect(children).to_have_count(3)
 
 
-async def test_failed_task_is_retried_with_options(executor, open_page, tmp_path, shoot):
+async def test_failed_task_is_retried_with_options(executor, open_page, tmp_path):
     file = tmp_path / "wanted"
     job = await executor(workflow="again").submit(tasks.need, str(file))
     page = await open_page(f"#/job/{job.id}", expected="responded with a status of 400")
@@ -187,7 +182,6 @@ async def test_failed_task_is_retried_with_options(executor, open_page, tmp_path
     await send.click()
     await expect(dialog.get_by_role("alert")).to_contain_text("memory")
     await memory.fill("2")
-    await shoot(page, "retry")
     await send.click()
 
     await expect(dialog).to_be_hidden()

@@ -87,13 +87,12 @@ async def views(embedded, tmp_path_factory):
         ("light", {"color_scheme": "light"}),
     ],
 )
-async def test_views_fit_and_are_readable(open_page, shoot, views, name, options):
+async def test_views_fit_and_are_readable(open_page, views, name, options):
     page = await open_page(**options)
     for view, fragment in views.items():
         await page.evaluate("where => { location.hash = where }", fragment)
         for shown in _SHOWN[view]:
             await _read_well(page.get_by_test_id(shown).first, options)
-        await shoot(page, f"{view}-{name}")
         assert [] == await page.evaluate(SCROLLS_SIDEWAYS), view
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -105,11 +106,11 @@ def cancel_jobs(
 
 def _server(address: str | None) -> CovalentCompanion | None:
     """Return Covalent's server; None if its configuration is broken."""
-    if address:
-        return CovalentCompanion.configured(address)
     try:
-        return CovalentCompanion.configured()
+        return CovalentCompanion.configured(address)
     except FarcallError as error:
+        if address:
+            raise
         say(f"cannot notify Covalent: {error}", err=True)
         return None
 
@@ -149,15 +150,9 @@ async def _find(
     return entries, idle
 
 
-async def _cancel_all(
-    entries: Sequence[Entry],
-    reason: str,
-    covalent: CovalentCompanion | None,
-    *,
-    dry_run: bool,
-) -> list[Cancelled]:
+async def _cancel_all(entries: Sequence[Entry], *how: Any, dry_run: bool) -> list[Cancelled]:
     _, session = await opened()
-    return await cancel.cancel_all(session, entries, reason, covalent, dry_run=dry_run)
+    return await cancel.cancel_all(session, entries, *how, dry_run=dry_run)
 
 
 def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:

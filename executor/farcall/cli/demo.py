@@ -284,16 +284,6 @@ async def _train_jobs(aws: farcall_local.LocalAWS) -> list[Job[Any]]:
                 print(f"loss {loss:.1f} and growing", file=sys.stderr, flush=True)  # noqa: T201
         return math.exp(-loss)
 
-    @executor.task(retry_attempts=1)
-    def decode_images(folder: str) -> int:
-        import os
-        import signal
-
-        print(f"decoding {folder} with a library written in C", flush=True)  # noqa: T201
-        os.kill(os.getpid(), signal.SIGSEGV)
-        return 0
-
-    await decode_images.submit("holiday-photos")
     slow = await train.submit(0.01, SECONDS)
     diverging = await train.submit(3.0, SECONDS)
     await _running(slow)
@@ -302,14 +292,8 @@ async def _train_jobs(aws: farcall_local.LocalAWS) -> list[Job[Any]]:
 
 
 async def _ocean() -> None:
-    """Run ``ocean-currents``: a task, an array, and a task that needs all CPUs."""
+    """Run ``ocean-currents``: an array, and a task that needs all CPUs."""
     executor = BatchExecutor(workflow="ocean-currents", vcpu=1, memory=2, retry_attempts=1)
-
-    @executor.task
-    def prepare_grid(degrees: float) -> int:
-        cells = round(360 / degrees) * round(180 / degrees)
-        print(f"a grid of {cells} cells")  # noqa: T201
-        return cells
 
     @executor.task
     def simulate(month: int) -> float:
@@ -331,7 +315,6 @@ async def _ocean() -> None:
     def render(energies: int) -> str:
         return f"a film of {energies} months"
 
-    await prepare_grid(0.5)
     months = asyncio.ensure_future(simulate.map(range(MONTHS), return_exceptions=True))
     await asyncio.sleep(1)  # so that it is queued after the months
     await asyncio.gather(months, render(MONTHS), return_exceptions=True)

@@ -48,17 +48,14 @@ async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
     Args:
         access: The open clients.
         vpc: The VPC's ID; empty for the subnets' VPC or the default one.
-        subnets: The subnets' IDs; empty for the default VPC's subnet in each zone.
+        subnets: The subnets' IDs; empty for the VPC's default subnet in each zone.
 
     Raises:
         FarcallError: There is no network, or VPC and subnets do not match; it names the options to
             set.
         ServiceError: An EC2 call failed.
     """
-    if subnets:
-        found = await _named(access, vpc, subnets)
-    else:
-        found = await _default(access, vpc or await _default_vpc(access))
+    found = await (_named(access, vpc, subnets) if subnets else _default(access, vpc))
     return Network(
         found[0]["VpcId"],
         tuple(sorted(each["SubnetId"] for each in found)),
@@ -67,10 +64,9 @@ async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
 
 
 async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str, Any]]:
+    wanted_ids = list(dict.fromkeys(subnets))
     try:
-        reply = await ask(
-            access, "ec2", "describe_subnets", SubnetIds=list(dict.fromkeys(subnets))
-        )
+        reply = await ask(access, "ec2", "describe_subnets", SubnetIds=wanted_ids)
     except ServiceError as error:
         if not error.code.startswith("InvalidSubnet"):
             raise
@@ -90,35 +86,18 @@ async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str
     return found
 
 
-async def _default_vpc(access: Aws) -> str:
-    filters = [{"Name": "is-default", "Values": ["true"]}]
-    reply = await ask(access, "ec2", "describe_vpcs", Filters=filters)
-    if not reply["Vpcs"]:
-        raise FarcallError(
-            f"{access.region_and_origin} has no default VPC. Use --subnets to name subnets "
-            "that can reach S3, CloudWatch Logs and the image registry, or run `aws ec2 "
-            f"create-default-vpc --region {access.region}` to create a VPC, which is free."
-        )
-    return str(reply["Vpcs"][0]["VpcId"])
-
-
 async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
-    filters = [{"Name": "vpc-id", "Values": [vpc]}]
+    filters = [{"Name": "default-for-az", "Values": ["true"]}]
+    filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
     reply = await ask(access, "ec2", "describe_subnets", Filters=filters)
     found: list[dict[str, Any]] = reply["Subnets"]
-    default = [each for each in found if each.get("DefaultForAz")]
-    if default:
-        return default
     if not found:
+        where = f"VPC {vpc} does not exist, or" if vpc else "the default VPC"
         raise FarcallError(
-            f"VPC {vpc} does not exist or has no subnets in {access.region_and_origin}. Name "
-            "another VPC with --vpc, or subnets with --subnets."
+            f"{where} has no default subnets in {access.region_and_origin}. Use --subnets to "
+            "name subnets that can reach S3, CloudWatch Logs and the image registry."
         )
-    listed = ", ".join(f"{each['SubnetId']} ({each['AvailabilityZone']})" for each in found)
-    raise FarcallError(
-        f"VPC {vpc} has no default subnets. Use --subnets to name subnets that can reach S3, "
-        f"CloudWatch Logs and the image registry. Its subnets: {listed}"
-    )
+    return found
 
 
 # --- Service quotas: accounts whose vCPU quota is lower than their queues' maximum --------------

@@ -115,19 +115,6 @@ async def has_repository(access: Aws, name: str) -> bool:
     return True
 
 
-async def create_repository(access: Aws, name: str) -> None:
-    """Create a repository, unless another client has just created it.
-
-    Raises:
-        ServiceError: An ECR call failed.
-    """
-    try:
-        await ask(access, "ecr", "create_repository", policy=POLICY, repositoryName=name)
-    except ServiceError as error:
-        if error.code != "RepositoryAlreadyExistsException":
-            raise
-
-
 _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
 _PLATFORMS = {"x86_64": "linux/amd64", "arm64": "linux/arm64"}
@@ -326,7 +313,11 @@ async def _look_around(settings: Settings, repository: str) -> _Destination:
 
 async def _create(settings: Settings, repository: str) -> None:
     async with stacks.opened(settings) as access:
-        await create_repository(access, repository)
+        try:
+            await ask(access, "ecr", "create_repository", policy=POLICY, repositoryName=repository)
+        except ServiceError as error:  # another client may have just created it
+            if error.code != "RepositoryAlreadyExistsException":
+                raise
 
 
 def _look_at(program: str, tag: str) -> dict[str, Any]:

@@ -26,37 +26,6 @@ from farcall.model.settings import Settings
 from farcall.model.start_script import HERE
 from farcall_runtime.contract import STDOUT
 
-# --- Output of command jobs from all nodes as it arrives, and the exit code ---------------------
-
-
-async def follow(session: Session, job_id: str, *, count: int) -> None:
-    """Print the output of all nodes until the job finishes, or why it is unreadable."""
-    printer = Printer(
-        begin=(lambda line: f"{line.node}: ") if count > 1 else (lambda _: ""), only=STDOUT
-    )
-    batches = session.node_logs.batches(job_id, follow=True)
-    try:
-        async with contextlib.aclosing(batches):
-            async for batch in batches:
-                printer.print(batch)
-    except ServiceError as error:  # the job's exit code is still needed
-        say(f"farcall: cannot read the output: {error}", fg="red", err=True)
-
-
-async def exit_code(job: CommandJob) -> int:
-    """Wait until a job finishes, and print the reason if it failed.
-
-    Returns:
-        The exit code of the main node's command; a farcall exit code if the command has none.
-    """
-    try:
-        await job.wait()
-    except JobError as error:
-        say(f"farcall: {error}", fg="red", err=True)
-        return error.exit_code or exit_codes.code_of(error)
-    return 0
-
-
 _COMMAND = "farcall.launch.command"
 _EXAMPLE = "farcall launch IMAGE -- COMMAND"
 
@@ -231,8 +200,24 @@ async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int
         job = await executor.command(image, **call)
         async with _ended_when_left(session, job):
             async with telling_states(job):
-                await follow(session, job.id, count=executor.settings.nodes)
-            return await exit_code(job)
+                await _print_output(session, job.id, count=executor.settings.nodes)
+            try:
+                await job.wait()
+            except JobError as error:
+                say(f"farcall: {error}", fg="red", err=True)
+                return error.exit_code or exit_codes.code_of(error)
+            return 0
+
+
+async def _print_output(session: Session, job_id: str, *, count: int) -> None:
+    """Print the output of all nodes until the job finishes, or why it is unreadable."""
+    printer = Printer(begin=lambda line: f"{line.node}: " if count > 1 else "", only=STDOUT)
+    try:
+        async with contextlib.aclosing(session.node_logs.batches(job_id, follow=True)) as batches:
+            async for batch in batches:
+                printer.print(batch)
+    except ServiceError as error:  # the job's exit code is still needed
+        say(f"farcall: cannot read the output: {error}", fg="red", err=True)
 
 
 @contextlib.asynccontextmanager

@@ -288,6 +288,7 @@ class _Output(NamedTuple):
             turn: Set when the job may print; its lines are read before.
         """
         printer = self._printer(source)
+        is_told = self.wanted["attempt"] is None and not (self.quiet or self.as_json)
         attempt = 1
         pages = reader.lines(session, source.detail.job_id, detail=source.detail, **self.wanted)
         async with contextlib.aclosing(pages):
@@ -297,8 +298,9 @@ class _Output(NamedTuple):
                 for number, group in itertools.groupby(
                     filter(self._is_wanted, batch), key=lambda line: line.attempt
                 ):
-                    if number != attempt and self.wanted["attempt"] is None:
-                        self._print_attempt(source, number)
+                    if number != attempt and is_told:
+                        label = f"{source.label} | " if source.label else ""
+                        say(f"{label}--- attempt {number} ---", err=True)
                     attempt = number
                     printer.print(group)
 
@@ -313,12 +315,6 @@ class _Output(NamedTuple):
         is_one_node = source.detail.nodes <= 1 or len(set(self.wanted["nodes"])) == 1
         by_node = source.detail.is_command and not is_one_node
         return Printer(begin=lambda line: self._prefix(source, line, by_node=by_node))
-
-    def _print_attempt(self, source: _Source, number: int) -> None:
-        """Print to stderr that the next lines are another attempt's."""
-        if not self.quiet and not self.as_json:
-            label = f"{source.label} | " if source.label else ""
-            say(f"{label}--- attempt {number} ---", err=True)
 
     def _prefix(self, source: _Source, line: LogLine, *, by_node: bool) -> str:
         at = f"{_stamp(line.at)} " if self.timestamps else ""

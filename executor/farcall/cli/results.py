@@ -142,7 +142,7 @@ async def hand_over(
     if output is None:
         say(show(value))
     else:
-        await _save(value, output)
+        await asyncio.to_thread(_write, value, output)
         if not keeps:
             await job.delete_outcome()
     return True
@@ -211,7 +211,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
                 # The job's name comes from the platform, so it must not lead out of the folder.
                 name = re.sub(r"\W", "_", job.name.rpartition("-")[0])
                 path = folder / f"{name}-{job.id.replace(':', '-')}.pickle"
-                await _save(await job.result(), path)
+                await asyncio.to_thread(_write, await job.result(), path)
                 said = f"saved as {path}"
                 if not _keeps():
                     await job.delete_outcome()
@@ -252,9 +252,7 @@ def _show(error: BaseException) -> None:
         say(text.rstrip("\n"), err=True)
 
 
-async def _save(value: object, path: Path) -> None:
-    # A thread instead of aiofiles writes the pickle to the file without holding it in memory.
-    await asyncio.to_thread(_write, value, path)
+# A thread instead of aiofiles writes a pickle to its file without holding it in memory.
 
 
 def _write(value: object, path: Path) -> None:

@@ -265,7 +265,8 @@ async def _of_task(
 ) -> Explanation:
     begun = detail.status.is_final or detail.status is JobStatus.RUNNING
     try:
-        meta = await _outcome(session, submission, index) if begun else None
+        key = submission.where.outcome_key(index)
+        meta = await _read_meta(session, submission, key) if begun else None
     except envelope.EnvelopeError as error:
         found = of_failure_reason(failure_reasons.unusable(error))
     except FarcallError as error:
@@ -289,10 +290,6 @@ async def _read_meta(session: Session, submission: Submission, key: str) -> dict
     store = session.stores.of(submission.where.bucket)
     found = await outcomes.fetch(store, submission, key)
     return None if found is None else found.outcome.meta
-
-
-async def _outcome(session: Session, submission: Submission, index: int) -> dict[str, Any] | None:
-    return await _read_meta(session, submission, submission.where.outcome_key(index))
 
 
 def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
@@ -468,14 +465,15 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     if detail.status is JobStatus.FAILED:
         found = of_failure_reason(detail.failure_reason())
         told = f"{failed} of {detail.array_size} tasks failed"
+        remedy = f"run `farcall list {detail.job_id} --state failed` to list them"
         if found.kind == CANCELLED:
             told = f"{failed} of {detail.array_size} tasks were cancelled"
             found = replace(found, sentence=f"{found.sentence} ({told})")
         elif detail.map_failure:
             told = f"a call of its map raised an exception: {detail.map_failure}"
-            found = replace(found, sentence=in_a_line(told), remedy=_remedy(detail))
+            found = replace(found, sentence=in_a_line(told), remedy=remedy)
         elif failed:
-            found = replace(found, sentence=told, remedy=_remedy(detail))
+            found = replace(found, sentence=told, remedy=remedy)
         return replace(found, children=children)
     running = counts[JobStatus.RUNNING] + counts[JobStatus.STARTING]
     if counts[JobStatus.RUNNABLE] and not running:
@@ -500,10 +498,6 @@ async def _of_succeeded_array(session: Session, detail: JobDetail) -> Explanatio
         return Explanation(RETURNED, f"{sentence}, and the results were delivered", "")
     remedy = f"run `farcall result {detail.job_id}:0` to get an array task's result"
     return Explanation(RETURNED, sentence, remedy)
-
-
-def _remedy(detail: JobDetail) -> str:
-    return f"run `farcall list {detail.job_id} --state failed` to list them"
 
 
 async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedChild, ...]:
