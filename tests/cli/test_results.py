@@ -56,16 +56,6 @@ async def run_of(executor):
 # --- result -------------------------------------------------------------------------------------
 
 
-async def test_unknown_job_is_reported(aws, farcall):
-    unknown = "00000000-0000-0000-0000-000000000000"
-
-    code, out, err = await farcall("result", unknown)
-
-    assert (code, out) == (3, "")
-    assert err.startswith(f"farcall: Batch does not know job {unknown}")
-    assert "Traceback" not in err
-
-
 @pytest.mark.core
 async def test_printed_result_is_kept(executor, tmp_path, farcall):
     go = tmp_path / "go"

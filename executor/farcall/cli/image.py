@@ -244,7 +244,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     only used for this push. farcall prompts before it creates a repository, and
     sets the option image.
     """  # noqa: D301  # click's marker for preformatted lines
-    settings = stacks.settings_for(region)
+    settings = Settings(region=region) if region else Settings()
     option = "image"
     path = path or options_file.in_force()
     before = options_file.text_of(path)

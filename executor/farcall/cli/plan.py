@@ -61,7 +61,7 @@ async def of_call(
     using = Pickling.of(settings)
     arguments = pickling.pack_call([call], settings.cache_dir, to_text, using=using)
     task = pickling.pack_function(function, using=using), arguments
-    access, backend = await (_offline(settings) if offline else _online(settings))
+    access, backend = await _opened(settings, offline=offline)
     try:
         most = backend.capabilities.largest_array
         name = getattr(function, "__name__", "task")
@@ -152,20 +152,17 @@ async def of_command(
         session = await session_for(settings)
         await session.check(settings)
         return await session.backend.plan(command_of(settings, groups, unique, session.run))
-    access, backend = await _offline(settings)
+    access, backend = await _opened(settings, offline=True)
     try:
-        job = command_of(settings, groups, unique, _RUN)
-        return await backend.plan(job, offline=True)
+        return await backend.plan(command_of(settings, groups, unique, _RUN), offline=True)
     finally:
         await access.close()
 
 
-async def _online(settings: Settings) -> tuple[Access, Backend]:
+async def _opened(settings: Settings, *, offline: bool) -> tuple[Access, Backend]:
+    if offline:
+        access = await Aws.configured(settings)
+        return access, open_backend(settings, access)
     session = await session_for(settings)
     await session.submitter(settings)  # checks that all resources exist
     return session.aws, session.backend
-
-
-async def _offline(settings: Settings) -> tuple[Access, Backend]:
-    access = await Aws.configured(settings)
-    return access, open_backend(settings, access)

@@ -58,11 +58,6 @@ options_path = click.option(
 )
 
 
-def settings_for(region: str | None) -> Settings:
-    """Return the current options, with the given region."""
-    return Settings(region=region) if region else Settings()
-
-
 def batch_settings(region: str | None, command: str) -> Settings:
     """Return the options for features that only Batch has.
 
@@ -73,7 +68,7 @@ def batch_settings(region: str | None, command: str) -> Settings:
     Raises:
         SettingsError: The jobs run on another platform.
     """
-    settings = settings_for(region)
+    settings = Settings(region=region) if region else Settings()
     if settings.backend != BATCH:
         raise SettingsError(
             f"backend is {settings.backend!r} (from {origin('backend')}), but {command} "

@@ -85,14 +85,12 @@ async def cancel_all(
         return done + [Cancelled(each, "ending", f"{each} would be cancelled") for each in waiting]
     if companion is not None and waiting:
         untold = await companion.tell_whole(waiting)
-        done += [_told(dispatch, untold.get(dispatch, "")) for dispatch in waiting]
+        for each in waiting:
+            outcome, text = "ending", f"dispatch {each} is being cancelled by Covalent"
+            if each in untold:
+                outcome, text = "refused", f"dispatch {each} may continue: {untold[each]}"
+            done.append(Cancelled(each, outcome, text))
     return done
-
-
-def _told(dispatch: str, why: str) -> Cancelled:
-    if why:
-        return Cancelled(dispatch, "refused", f"dispatch {dispatch} may continue: {why}")
-    return Cancelled(dispatch, "ending", f"dispatch {dispatch} is being cancelled by Covalent")
 
 
 async def cancel(

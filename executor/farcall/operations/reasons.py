@@ -217,21 +217,18 @@ def _at(texts: Sequence[str], index: int) -> str | None:
 
 def child_of(parent: JobDetail, listed: JobDetail) -> JobDetail:
     """Return the complete description of an array task."""
+    # A listing reports a cancellation only by its status reason.
+    by_words = (
+        listed.status is JobStatus.FAILED and listed.status_reason and not listed.is_explained
+    )
     return replace(
         parent.with_status_of(listed),
         job_id=listed.job_id,
         created_at=listed.created_at or parent.created_at,
         is_cancelled=listed.is_cancelled,
-        is_terminated=listed.is_terminated or _ended_by_words(listed),
+        is_terminated=listed.is_terminated or bool(by_words),
         array_size=0,
         status_summary={},
-    )
-
-
-def _ended_by_words(listed: JobDetail) -> bool:
-    """Return whether a task was cancelled, judged by its status reason in a listing."""
-    return listed.status is JobStatus.FAILED and bool(
-        listed.status_reason and not listed.is_explained
     )
 
 

@@ -254,7 +254,9 @@ class Wholes:
         job_id = whole.job_id
         parts = self._open.get(job_id)
         if parts is None:
-            parts = self._open[job_id] = _parts_of(self._account, whole)
+            account = self._account
+            parts = Nodes(account, whole) if whole.nodes else Children(account, job_id)
+            self._open[job_id] = parts
         try:
             with parts.listen() as feed:
                 yield parts, feed
@@ -267,7 +269,3 @@ class Wholes:
         for job_id in job_ids:
             if job_id in self._open:
                 self._open[job_id].poll_soon()
-
-
-def _parts_of(account: Account, whole: JobDetail) -> Parts:
-    return Nodes(account, whole) if whole.nodes else Children(account, whole.job_id)

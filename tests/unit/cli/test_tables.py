@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -10,11 +9,9 @@ import pytest
 from farcall.backends.batch.describe import BatchJob
 from farcall.cli import tables
 from farcall.model.failure_reasons import OWN_REASON
-from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
-from farcall.operations.catalog import Entry
+from farcall.model.jobs import JobDetail, JobStatus
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
 
 
 class Blocked(JobDetail):
@@ -100,32 +97,3 @@ def test_state_starts_at_its_cause(status, since):
 )
 def test_note_explains_job_state(job, text):
     assert tables.note(job) == text
-
-
-def test_plain_columns_fit_longest_cell(capsys):
-    found = detail(
-        array_size=3,
-        created_at=NOON,
-        environment={"FARCALL_BUNDLE": BUNDLE, "FARCALL_WORKFLOW": "nightly"},
-    )
-    tables.show([Entry.of(found)])
-    heads, row = capsys.readouterr().out.splitlines()
-    assert heads.split() == ["JOB", "STATE", "SUBMITTED", "RAN", "TASK", "WORKFLOW", "NOTE"]
-    assert row.split() == ["6f1c", "Running", "2026-11-20T12:00:00Z", "sample[3]", "nightly"]
-    assert heads.index("WORKFLOW") == row.index("nightly")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ({}, "$ sample"),
-        ({"groups": (NodeGroup(0, 0), NodeGroup(1, 3))}, "$ sample (4 nodes)"),
-        ({"groups": (NodeGroup(0, 0),)}, "$ sample (1 node)"),
-        ({"job_id": "6f1c#3"}, "$ sample (node 3)"),
-    ],
-)
-def test_command_job_shows_prompt_and_nodes(text, shown, capsys):
-    environment = {"FARCALL_RUN": "mary-20261122-101500-0a1b2c"}
-    job = replace(detail(environment=environment, is_command=True), **text)
-    tables.show_lines([Entry.of(job)])
-    assert capsys.readouterr().out.rstrip().endswith(f"  {shown}")
