@@ -220,6 +220,20 @@ async def test_removed_queue_lists_cancelled_jobs(account, farcall_command, tmp_
     assert "FAILED" == job["status"]
 
 
+async def test_destroy_lists_and_cancels_running_jobs(account, farcall_command):
+    assert 0 == (await farcall_command("deploy", "--yes")).returncode
+    started = await farcall_command("run", "--detach", "time:sleep", 600, **NO_PACKAGES)
+    assert 0 == started.returncode, started.stderr
+    refused = await farcall_command("destroy")
+    assert 2 == refused.returncode
+    assert "cancels     1 job (sleep" in refused.stdout
+    assert "stdin is not a terminal" in refused.stderr
+    done = await farcall_command("destroy", "--yes", "--empty-bucket")
+    assert (0, {}) == (done.returncode, account.aws.resources()), done.stderr
+    [job] = account.client("batch").describe_jobs(jobs=[started.stdout.strip()])["jobs"]
+    assert "FAILED" == job["status"]
+
+
 def test_deploy_and_destroy_require_confirmation(account, commands):
     shown = commands.run_on_terminal("deploy", answer="n\n")
     assert "Proceed?" in shown.text
