@@ -1,15 +1,14 @@
-"""``pip install 'farcall[covalent]'`` into an empty environment, and one dispatch there.
+"""``farcall[covalent]`` installed into an empty environment, and one dispatch there.
 
-Runs on the first and the last Python that Covalent supports. Slow, because pip resolves and
+Runs on the first and the last Python that Covalent supports. Slow, because uv resolves and
 installs all of Covalent's dependencies.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
-# Read here, because tests get another home, where uv and pip would lack their download cache.
+# Read here, because tests get another home, where uv would lack its download cache.
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -64,16 +63,6 @@ with farcall_local.start() as aws, CovalentServer(Path("covalent"), aws.environm
 """
 
 
-def find_uv():
-    """Return the path of uv, which is much faster than pip, or None; ``.ci/venv`` installs uv."""
-    installed = ROOT / ".uv" / "bin" / "uv"
-    if found := shutil.which("uv", path=ENVIRONMENT.get("PATH")):
-        return found
-    if installed.exists():
-        return str(installed)
-    return importlib.import_module("uv").find_uv_bin() if importlib.util.find_spec("uv") else None
-
-
 def call(*command, cwd, **environment):
     done = subprocess.run(
         command,
@@ -90,19 +79,14 @@ def call(*command, cwd, **environment):
 
 def install(python, folder):
     """Create an empty environment, install the extras, and return its interpreter."""
-    environment = folder / "environment"
+    uv, environment = (sys.executable, "-m", "uv"), folder / "environment"
     inside = str(environment / "bin" / "python")
+    call(*uv, "venv", "--python", python, str(environment), cwd=folder)
+    # uv must not use a cached wheel of older sources.
+    fresh = ("--refresh-package", "farcall")
     wanted = f"{ROOT}[covalent,local]"
-    if uv := find_uv():
-        call(uv, "venv", "--python", python, str(environment), cwd=folder)
-        # uv must not use a cached wheel of older sources.
-        fresh = ("--refresh-package", "farcall")
-        call(uv, "pip", "install", *fresh, "--python", inside, wanted, cwd=folder)
-        call(uv, "pip", "check", "--python", inside, cwd=folder)
-    else:
-        call(python, "-m", "venv", str(environment), cwd=folder)
-        call(inside, "-m", "pip", "install", wanted, cwd=folder)
-        call(inside, "-m", "pip", "check", cwd=folder)
+    call(*uv, "pip", "install", *fresh, "--python", inside, wanted, cwd=folder)
+    call(*uv, "pip", "check", "--python", inside, cwd=folder)
     return inside
 
 

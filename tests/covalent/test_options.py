@@ -160,13 +160,7 @@ def test_unknown_configuration_key_logs_warning(client):
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "problem", "place"),
-    [
-        ('memory = "much"', "memory is 'much'", "comes from [{1}] of {0}"),
-    ],
-)
-def test_invalid_configuration_value_names_section(client, line, problem, place):
+def test_invalid_configuration_value_names_section(client):
     code = """
         import json
         import covalent as ct
@@ -180,11 +174,11 @@ def test_invalid_configuration_value_names_section(client, line, problem, place)
                 found.append([type(error).__name__, str(error)])
         print(json.dumps(found))
     """
-    found = client(code, f"[executors.awsbatch]\n{line}\n")
+    found = client(code, '[executors.awsbatch]\nmemory = "much"\n')
     assert ["SettingsError"] * 2 == [name for name, _ in found]
     for _, text in found:
-        assert problem in text
-        assert place.format(client.file, "executors.awsbatch") in text
+        assert "memory is 'much'" in text
+        assert f"comes from [executors.awsbatch] of {client.file}" in text
 
 
 # --- rejection -----------------------------------------------------------------------------------
@@ -198,17 +192,7 @@ def test_unknown_option_is_rejected():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("retry_attempts", 0),
-        ("retry_attempts", 11),
-        ("time_limit", 59),
-        ("vcpu", "two"),
-        ("vcpu", True),
-        ("retry_on", "never"),
-        ("batch_queue", "no such/queue!"),
-        ("poll_freq", -1),
-    ],
+    ("option", "value"), [("retry_attempts", 0), ("batch_queue", "no such/queue!")]
 )
 def test_invalid_value_names_option(option, value):
     with pytest.raises(SettingsError, match=f"{option} is {value!r}") as caught:

@@ -111,7 +111,9 @@ async def test_web_page_response_is_reported(line, status, monkeypatch):
 
 def test_web_page_as_xml_is_reported():
     unread = botocore.parsers.ResponseParserError("invalid XML received: b'<!DOCTYPE HTML>'")
+    assert isinstance(unread, error_translation.ALL)
     error = error_translation.explain("GetRole", unread, "https://iam.amazonaws.com")
+    assert error.sent
     assert "(it returned a web page); check the network" in str(error)
     error = error_translation.explain(
         "GetRole", KeyError("GetRoleResult"), "https://iam.amazonaws.com"
@@ -166,9 +168,3 @@ async def test_expired_login_names_command():
     assert "`aws sso login`" in str(error)
     assert error_translation.is_of_credentials(error)
     assert "network" not in str(error_translation.explain_tries(error, 3, 10))
-
-
-async def test_unreadable_response_is_translated():
-    error = botocore.parsers.ResponseParserError("no XML")
-    assert isinstance(error, error_translation.ALL)
-    assert error_translation.explain("GetRole", error).sent

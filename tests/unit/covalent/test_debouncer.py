@@ -70,15 +70,6 @@ async def test_second_of_two_is_delayed_briefly(tasks):
     assert [(0, 0), (0.1, pytest.approx(0.3))] == tasks.through
 
 
-async def test_tasks_arriving_during_delay_pass_together(tasks):
-    await tasks.come()
-    for _ in range(3):
-        await asyncio.sleep(0.05)
-        tasks.come()
-    await asyncio.gather(*tasks.waits)
-    assert 1 == len({passed for _, passed in tasks.through[1:]})
-
-
 async def test_simultaneous_tasks_pass_together(tasks):
     """The first task does not wait, and the others pass together."""
     await asyncio.gather(*(tasks.come() for _ in range(50)))

@@ -158,11 +158,6 @@ def test_missing_file_is_named(tooled):
         content(tooled)
 
 
-def test_missing_record_is_rejected(tooled):
-    (tooled / "tooled-1.0.dist-info/RECORD").unlink()
-    assert "has no RECORD" in installed.describe(only(tooled)).problem
-
-
 def test_sources_with_metadata_are_editable(tmp_path):
     (tmp_path / "mine.egg-info").mkdir()
     (tmp_path / "mine.egg-info/PKG-INFO").write_text("Name: mine\nVersion: 3\n")

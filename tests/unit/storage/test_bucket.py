@@ -8,7 +8,7 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from farcall.aws import error_translation
-from farcall.model.errors import ServiceError
+from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.timing import Timing
 from farcall.storage.bucket import Bucket
 
@@ -178,6 +178,12 @@ async def test_bucket_elsewhere_is_reopened_once(text, clock):
     with pytest.raises(ServiceError, match="in another region: set region"):
         await lost.get()
     assert (len(lost.asked), len(located)) == (2, 2)
+
+
+async def test_missing_bucket_names_option(clock):
+    with pytest.raises(SettingsError) as caught:
+        await World(FileNotFoundError(refusal(404, "NoSuchBucket"))).get()
+    assert caught.value.option == "s3_bucket_name"
 
 
 async def test_missing_object_is_no_failure(clock):

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.errors import ServiceError
 from farcall.storage import store as module
 from farcall.storage.store import Arrived
 from farcall.storage.transfers import PART_BYTES
@@ -158,25 +158,3 @@ async def test_only_objects_marked_for_deletion_go(store, clock):
     store.delete_later([f"{ROOT}/b", f"{ROOT}/is-gone"])
     await store.flush()
     assert await keys(store) == [f"{ROOT}/c"]
-
-
-@pytest.mark.parametrize(
-    ("expected", "text"),
-    [
-        (SettingsError, "<Code>NoSuchBucket</Code>"),
-        (ServiceError, "timed out"),
-    ],
-)
-async def test_refusal_names_operation_key_and_remedy(expected, text, store, monkeypatch, clock):
-    async def refuse(*_args, **_options):
-        raise OSError(f"{text}\nDebug source: a page of it")
-
-    monkeypatch.setattr(module.obstore, "put_async", refuse)
-    with pytest.raises(expected) as caught:
-        await store.put("k", [b"x"])
-    if expected is SettingsError:
-        assert caught.value.option == "s3_bucket_name"
-    else:
-        assert str(caught.value).startswith("PutObject of s3://bucket/k failed: timed out; tried ")
-        assert str(caught.value).endswith("and the options region and endpoint_url")
-        assert caught.value.operation == "PutObject"

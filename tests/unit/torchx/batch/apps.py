@@ -1,30 +1,14 @@
-"""TorchX apps for tests."""
+"""TorchX apps as jobs of AWS Batch."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torchx.specs import AppDef, Resource, Role
+from torchx.specs import AppDef
 
 from farcall.torchx.batch.mapping import job_of
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.roles import Planned
-
-
-def role(name: str = "trainer", **fields: Any) -> Role:
-    """Return a role, small by default."""
-    usual = {
-        "image": "alpine:3",
-        "entrypoint": "sh",
-        "args": ["-c", "echo hi"],
-        "resource": Resource(cpu=1, gpu=0, memMB=128),
-    }
-    return Role(name, **{**usual, **fields})
-
-
-def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
-    """Return an app, with one role by default."""
-    return AppDef(name, list(roles) or [role()], **fields)
 
 
 def planned(of: AppDef, **options: Any) -> Planned[BatchOptions]:

@@ -12,7 +12,8 @@ from farcall import Device, EfsMount, SettingsError
 from farcall.torchx.batch.mapping import name_of
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.batch.scheduler import of_requests
-from tests.unit.torchx.batch.apps import app, planned, role
+from tests.unit.torchx.apps import app, role
+from tests.unit.torchx.batch.apps import planned
 
 ITYPE = "node.kubernetes.io/instance-type"
 

@@ -9,7 +9,8 @@ import yaml
 from farcall import SettingsError
 from farcall.torchx.batch.scheduler import of_requests
 from farcall.torchx.request import write
-from tests.unit.torchx.batch.apps import app, planned, role
+from tests.unit.torchx.apps import app, role
+from tests.unit.torchx.batch.apps import planned
 
 
 async def written(*roles, metadata=None, **options):

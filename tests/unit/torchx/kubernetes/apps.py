@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchx.specs import AppDef, Resource, Role
+from torchx.specs import AppDef
 
 from farcall.backends.kubernetes import nodes
 from farcall.engine.sender import command_of
@@ -13,22 +13,6 @@ from farcall.torchx.kubernetes.mapping import job_of
 from farcall.torchx.kubernetes.options import KubernetesOptions
 from farcall.torchx.kubernetes.scheduler import KubernetesRequest, of_documents
 from farcall.torchx.roles import Planned
-
-
-def role(name: str = "trainer", **fields: Any) -> Role:
-    """Return a role, small by default."""
-    usual = {
-        "image": "alpine:3",
-        "entrypoint": "sh",
-        "args": ["-c", "echo hi"],
-        "resource": Resource(cpu=1, gpu=0, memMB=128),
-    }
-    return Role(name, **{**usual, **fields})
-
-
-def app(*roles: Role, name: str = "hello", **fields: Any) -> AppDef:
-    """Return an app, with one role by default."""
-    return AppDef(name, list(roles) or [role()], **fields)
 
 
 def planned(of: AppDef, **options: Any) -> Planned[KubernetesOptions]:

@@ -8,15 +8,8 @@ from torchx.specs.overlays import PUT, set_overlay
 
 from farcall import ClaimMount, Device, SettingsError
 from farcall.torchx.kubernetes.mapping import marked, name_of, plain
-from tests.unit.torchx.kubernetes.apps import (
-    app,
-    container,
-    env,
-    planned,
-    request,
-    role,
-    templates,
-)
+from tests.unit.torchx.apps import app, role
+from tests.unit.torchx.kubernetes.apps import container, env, planned, request, templates
 
 ITYPE = "node.kubernetes.io/instance-type"
 EFA = "vpc.amazonaws.com/efa"
@@ -89,11 +82,7 @@ def test_volcano_roles_share_one_job():
     ("of", "text"),
     [
         (role(num_replicas=0), "role trainer: num_replicas is 0"),
-        (role(num_replicas=1001), r"num_replicas is 1001 in total (role trainer: 1001)"),
         (role(image=""), "role trainer: image is ''"),
-        (role(resource=Resource(-1, -1, -1)), "role trainer has no resource"),
-        (role(resource=sized(mib=0)), "role trainer: resource.memMB is 0"),
-        (role(resource=sized(gpu=0.5)), "role trainer: resource.gpu is 0.5"),
         (role(resource=sized(devices={EFA: -1})), "resource.devices['vpc.amazonaws.com/efa'] is"),
         (role(resource=sized(capabilities={ITYPE: "a b"})), f"capabilities['{ITYPE}'] is 'a b'"),
         (role(max_retries=-1), "role trainer: max_retries is -1"),
@@ -133,17 +122,6 @@ def test_efa_device_count_is_an_option():
     assert EFA not in resources(devices={EFA: 4}, efa_device_count=0)["limits"]
     assert resources(devices={EFA: 4}, efa_device_count=2)["limits"][EFA] == "2"
     assert resources(efa_device_count=1)["limits"][EFA] == "1"
-
-
-def test_shared_memory_defaults_to_memory():
-    def size(**options):
-        [group] = planned(app(role(resource=sized(mib=1024))), **options).groups
-        return group.shm_size
-
-    assert (size(), size(shm_size=0), size(shm_size=512)) == (1, None, 0.5)
-    assert "shm_size is 2048: use 0 to the 1024 MiB" in refused(
-        app(role(resource=sized(mib=1024))), shm_size=2048
-    )
 
 
 # --- mounts, ports, variables -----------------------------------------------------------------

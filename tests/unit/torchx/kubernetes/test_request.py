@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 import yaml
 
-from tests.unit.torchx.kubernetes.apps import app, container, env, request, role, templates
+from tests.unit.torchx.apps import app, role
+from tests.unit.torchx.kubernetes.apps import container, env, request, templates
 
 
 def test_json_and_yaml_are_equivalent():
