@@ -26,7 +26,7 @@ import farcall_local
 from tests.support.absent import Absent
 from tests.support.browser import BROWSER, LACKING
 from tests.support.covalent_server import CovalentServer
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.timing import STREAM_S
 
 #: Default time limit for a dispatch in seconds.
@@ -138,6 +138,32 @@ def server(embedded: farcall_local.LocalAWS) -> Iterator[CovalentServer]:
         running.start()
     with running:
         yield running
+
+
+@pytest.fixture
+def batch(embedded: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Make an executor for small jobs of the shared server: ``batch(**options)``."""
+    import covalent
+
+    for name, value in embedded.environment.items():
+        monkeypatch.setenv(name, value)
+    small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, "poll_freq": 1}
+    return lambda **options: covalent.executor.AWSBatchExecutor(**{**small, **options})
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Callable[..., list[str]]:
+    """Wait until tasks run; return the IDs of their jobs: ``jobs(*numbers)``.
+
+    Each task writes its job's ID to the file ``job-NUMBER`` at once.
+    """
+
+    def wait(*numbers: int) -> list[str]:
+        marks = [tmp_path / f"job-{number}" for number in numbers]
+        until(lambda: all(mark.exists() for mark in marks))
+        return [mark.read_text() for mark in marks]
+
+    return wait
 
 
 class NewServer(Protocol):

@@ -17,30 +17,15 @@ import pytest
 
 from tests.support.commands import FARCALL
 from tests.support.patience import until
-from tests.support.proxy import Proxy
 
 UNDER_WAY = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
-@pytest.fixture(scope="module")
-def aws(embedded):
-    return embedded
-
-
-@pytest.fixture(scope="module")
-def proxy(aws):
-    with Proxy(aws.endpoint_url) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
-def client(aws, monkeypatch):
+def client(batch):
     """A Batch client; the teardown waits until no job is running."""
-    for name, value in aws.environment.items():
-        monkeypatch.setenv(name, value)
     found = boto3.client("batch")
     yield found
-    aws.configure(delays={})
     until(lambda: not under_way(found))
 
 
@@ -54,23 +39,13 @@ def under_way(client, *states):
 
 
 @pytest.fixture
-def batch(client, proxy):
-    """Make an executor for small jobs: ``batch(**options)``."""
-    small = {"vcpu": 1, "memory": 1, "linger_s": 0.02, "poll_freq": 1, "endpoint_url": proxy.url}
-    return lambda **options: ct.executor.AWSBatchExecutor(**{**small, **options})
+def waiting(tmp_path):
+    """Return an electron that waits until it is stopped, and prints the exception."""
 
+    def make(executor):
+        path = tmp_path
 
-class Folder:
-    """A folder in which each task writes its job's ID before it waits."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def task(self, executor, name="work"):
-        """Return an electron that waits until it is stopped, and prints the exception."""
-        path = self.path
-
-        def work(number=0, *_):
+        def work(number):
             print(f"task {number} begins", flush=True)
             mark = path / f".{number}"
             mark.write_text(os.environ["AWS_BATCH_JOB_ID"])
@@ -83,21 +58,9 @@ class Folder:
                 print(f"task {number} cleans up: {type(error).__name__}")
                 raise
 
-        work.__name__ = name
         return ct.electron(work, executor=executor)
 
-    def jobs(self, *numbers):
-        """Wait until tasks run; return the IDs of their jobs."""
-        marks = [self.path / f"job-{number}" for number in numbers]
-        until(lambda: all(mark.exists() for mark in marks))
-        return [mark.read_text() for mark in marks]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    path = tmp_path / "folder"
-    path.mkdir()
-    return Folder(path)
+    return make
 
 
 def detail(client, job_id):
@@ -121,15 +84,17 @@ def cancel():
 
 
 @pytest.mark.parametrize("way", [pytest.param("dispatch", marks=pytest.mark.path), "command"])
-def test_cancelled_electron_keeps_output(dispatch, wait, node, batch, folder, client, cancel, way):
-    work = folder.task(batch(retry_attempts=3))
+def test_cancelled_electron_keeps_output(
+    dispatch, wait, node, batch, waiting, jobs, client, cancel, way
+):
+    work = waiting(batch(retry_attempts=3))
 
     @ct.lattice
     def flow():
         return work(0)
 
     started = dispatch(flow)
-    (job_id,) = folder.jobs(0)
+    (job_id,) = jobs(0)
     cancel(way, started, job_id)
 
     result = wait(started)

@@ -7,59 +7,21 @@ tests/unit/runtime/test_electron.py. Slow, because a Covalent server takes secon
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import subprocess
-import zipfile
 from pathlib import Path
 
 import covalent as ct
 import pytest
 
 from tests.support.covalent_server import CovalentServer
-from tests.support.wheels import Index
+from tests.support.wheels import Index, make_wheel
 
 ENTRY_POINTS = "[console_scripts]\ntravelled-tool = travelled:main\n"
 TRAVELLED = {"travelled.py": "VERSION = '1.0'\ndef main():\n    print('ran', VERSION)\n"}
-
-
-@pytest.fixture
-def batch(embedded, monkeypatch):
-    """Make an executor for small jobs: ``batch(environment=None, **options)``."""
-    for name, value in embedded.environment.items():
-        monkeypatch.setenv(name, value)
-    small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, "poll_freq": 1}
-
-    def make(environment=None, **options):
-        variables = [{"name": n, "value": v} for n, v in (environment or {}).items()]
-        extra = {"containerProperties": {"environment": variables}} if variables else {}
-        return ct.executor.AWSBatchExecutor(**{**small, "job_definition_extra": extra, **options})
-
-    return make
-
-
-def make_wheel(folder, name, version="1.0"):
-    """Write a wheel with one module, which has its ``VERSION``; return the path."""
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": f"VERSION = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
-        "Tag: py3-none-any\n",
-    }
-    record = ""
-    for path, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
-        record += f"{path},sha256={digest.decode()},{len(text)}\n"
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
-            archive.writestr(path, text)
-    return wheel
 
 
 def only(function):

@@ -21,15 +21,6 @@ from tests.support.proxy import Proxy
 
 
 @pytest.fixture
-def batch(embedded, monkeypatch):
-    """Make an executor for small jobs: ``batch(**options)``."""
-    for name, value in embedded.environment.items():
-        monkeypatch.setenv(name, value)
-    small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, "poll_freq": 1}
-    return lambda **options: ct.executor.AWSBatchExecutor(**{**small, **options})
-
-
-@pytest.fixture
 def counting(embedded):
     with Proxy(embedded.endpoint_url) as proxy:
         yield proxy

@@ -20,12 +20,6 @@ from tests.ui import serving
 expect.set_options(timeout=1000 * PATIENCE_S)
 
 
-@pytest.fixture(autouse=True)
-def _environment(embedded, monkeypatch):
-    for name, value in embedded.environment.items():
-        monkeypatch.setenv(name, value)
-
-
 @pytest.fixture
 def page(embedded, tmp_path):
     """The web UI in a browser."""
@@ -44,12 +38,8 @@ def page(embedded, tmp_path):
         browser.close()
 
 
-def test_failed_electron_is_shown(run, embedded, page):
-    executor = ct.executor.AWSBatchExecutor(
-        vcpu=1, memory=1, linger_s=0.5, poll_freq=1, endpoint_url=embedded.endpoint_url
-    )
-
-    @ct.electron(executor=executor)
+def test_failed_electron_is_shown(run, batch, page):
+    @ct.electron(executor=batch(linger_s=0.5))
     def invert(number):
         return 1 / number
 

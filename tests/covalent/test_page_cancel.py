@@ -25,26 +25,6 @@ from tests.support.patience import until
 QUEUE = "farcall-local"
 
 
-@pytest.fixture(scope="module")
-def aws(embedded):
-    return embedded
-
-
-@pytest.fixture(autouse=True)
-def _environment(aws, monkeypatch):
-    for name, value in aws.environment.items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def batch(aws):
-    """Make an executor for small jobs: ``batch(**options)``."""
-    small = {"vcpu": 1, "memory": 1, "linger_s": 0.5, "poll_freq": 1}
-    return lambda **options: ct.executor.AWSBatchExecutor(
-        **{**small, "endpoint_url": aws.endpoint_url, **options}
-    )
-
-
 class Recording(Covalent):
     """A Covalent server that records cancel requests."""
 
@@ -82,18 +62,6 @@ def work(tmp_path):
     return make
 
 
-@pytest.fixture
-def jobs(tmp_path):
-    """Wait until tasks run; return the IDs of their jobs: ``jobs(*numbers)``."""
-
-    def wait(*numbers):
-        marks = [tmp_path / f"job-{number}" for number in numbers]
-        until(lambda: all(mark.exists() for mark in marks))
-        return [mark.read_text() for mark in marks]
-
-    return wait
-
-
 def as_client(act):
     """Call a coroutine function with a new session, as another process would."""
 
@@ -116,7 +84,7 @@ def nodes(covalent, dispatch_id, name="wait"):
 
 
 def test_workflow_is_cancelled_with_sublattices(dispatch, wait, batch, work, jobs, covalent):
-    task = work(batch())
+    task = work(batch(linger_s=0.5))
 
     @ct.electron
     @ct.lattice
