@@ -272,15 +272,6 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
     return like(error, text)
 
 
-def explain_throttling(error: ServiceError, seconds: float) -> ServiceError:
-    """Add the duration for which all calls were throttled."""
-    return like(
-        error,
-        f"{error}; all calls were throttled for {seconds:.0f} s; find out what else in the "
-        "account calls this service, because the limit is shared, and try again",
-    )
-
-
 def explain_other(operation: str, url: str, found: str, status: int = 0) -> ServiceError:
     """Return the error for a server that is not AWS.
 

@@ -246,7 +246,11 @@ class PacedClient:
         self._refused_at = now
         spent_s = now - self._refused_since
         if spent_s > self._timing.throttled_for_s:
-            raise error_translation.explain_throttling(error, spent_s)
+            raise error_translation.like(
+                error,
+                f"{error}; all calls were throttled for {spent_s:.0f} s; find out what else in "
+                "the account calls this service, because the limit is shared, and try again",
+            )
         if now - self._said_at > _SAY_S:
             self._said_at = now
             _log.warning("%s; all calls were throttled for %.0f s, still retrying", error, spent_s)

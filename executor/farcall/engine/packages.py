@@ -108,7 +108,9 @@ class TaskPackages:
                 found = self._note(settings, found, done)
             sealed = found.manifest
             if not packages.is_kept(stored.get(sealed.sha256), len(sealed.data)):
-                await _put(store, root, sealed, stored)
+                key = f"{packages_prefix(root)}{sealed.sha256}"
+                await store.put(key, [sealed.data], quick=True)
+                stored[sealed.sha256] = packages.new(len(sealed.data))
             return sealed.fact
 
     async def adding(
@@ -282,11 +284,6 @@ def _stamp(settings: Settings) -> object:
 
 def _is_there(stored: Mapping[str, Stored], packed: Packed | None) -> bool:
     return packed is not None and packages.is_kept(stored.get(packed.sha256), packed.size)
-
-
-async def _put(store: Store, root: str, sealed: Manifest, stored: dict[str, Stored]) -> None:
-    await store.put(f"{packages_prefix(root)}{sealed.sha256}", [sealed.data], quick=True)
-    stored[sealed.sha256] = packages.new(len(sealed.data))
 
 
 class _Upload:

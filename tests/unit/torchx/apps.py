@@ -6,6 +6,13 @@ from typing import Any
 
 from torchx.specs import AppDef, Resource, Role
 
+ITYPE = "node.kubernetes.io/instance-type"
+
+
+def sized(cpu: float = 1, gpu: float = 0, mib: float = 128, **more: Any) -> Resource:
+    """Return a resource, small by default."""
+    return Resource(cpu=cpu, gpu=gpu, memMB=mib, **more)
+
 
 def role(name: str = "trainer", **fields: Any) -> Role:
     """Return a role, small by default."""
@@ -13,7 +20,7 @@ def role(name: str = "trainer", **fields: Any) -> Role:
         "image": "alpine:3",
         "entrypoint": "sh",
         "args": ["-c", "echo hi"],
-        "resource": Resource(cpu=1, gpu=0, memMB=128),
+        "resource": sized(),
     }
     return Role(name, **{**usual, **fields})
 

@@ -4,7 +4,7 @@ import copy
 import math
 
 import pytest
-from torchx.specs import BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount, macros
+from torchx.specs import BindMount, DeviceMount, RetryPolicy, VolumeMount, macros
 from torchx.specs.overlays import PUT, set_overlay
 
 import farcall
@@ -12,20 +12,14 @@ from farcall import Device, EfsMount, SettingsError
 from farcall.torchx.batch.mapping import name_of
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.batch.scheduler import of_requests
-from tests.unit.torchx.apps import app, role
+from tests.unit.torchx.apps import ITYPE, app, role, sized
 from tests.unit.torchx.batch.apps import planned
-
-ITYPE = "node.kubernetes.io/instance-type"
 
 
 def refused(of, **options):
     with pytest.raises(SettingsError) as caught:
         planned(of, **options)
     return str(caught.value)
-
-
-def sized(cpu=1, gpu=0, mib=128, **more):
-    return Resource(cpu=cpu, gpu=gpu, memMB=mib, **more)
 
 
 # --- roles ------------------------------------------------------------------------------------

@@ -3,15 +3,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from torchx.specs import BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount, macros
+from torchx.specs import BindMount, DeviceMount, RetryPolicy, VolumeMount, macros
 from torchx.specs.overlays import PUT, set_overlay
 
 from farcall import ClaimMount, Device, SettingsError
 from farcall.torchx.kubernetes.mapping import marked, name_of, plain
-from tests.unit.torchx.apps import app, role
+from tests.unit.torchx.apps import ITYPE, app, role, sized
 from tests.unit.torchx.kubernetes.apps import container, env, planned, request, templates
 
-ITYPE = "node.kubernetes.io/instance-type"
 EFA = "vpc.amazonaws.com/efa"
 VOLCANO = {"scheduler": "volcano", "queue": "q"}
 
@@ -20,10 +19,6 @@ def refused(of, **options):
     with pytest.raises(SettingsError) as caught:
         request(of, **options)
     return str(caught.value)
-
-
-def sized(cpu=1, gpu=0, mib=128, **more):
-    return Resource(cpu=cpu, gpu=gpu, memMB=mib, **more)
 
 
 def made(of, **options):
