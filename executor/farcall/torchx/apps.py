@@ -35,15 +35,8 @@ class Places(Protocol):
             SettingsError: A setting is wrong.
         """
 
-    async def queues(self, session: Session, place: str) -> list[str]:
-        """Return the queues to search for a place's apps, most likely first.
-
-        Raises:
-            ServiceError: A call to a service failed.
-        """
-
-    async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
-        """Return a queue's jobs with one name, newest first.
+    async def named(self, session: Session, place: str, name: str) -> list[JobDetail]:
+        """Return a place's jobs with one name, newest first.
 
         Raises:
             SettingsError: The queue does not exist.
@@ -173,11 +166,10 @@ class Apps:
 
     async def _find(self, session: Session, app_id: str) -> _Known | None:
         place, _, name = app_id.rpartition(":")
-        for queue in await self._places.queues(session, place):
-            found = await self._places.named(session, name, queue)
-            if found:
-                return _Known(found[0].job_id, _nodes_of(session, found[0]), len(found) - 1)
-        return None
+        found = await self._places.named(session, place, name)
+        if not found:
+            return None
+        return _Known(found[0].job_id, _nodes_of(session, found[0]), len(found) - 1)
 
 
 class Wanted(NamedTuple):

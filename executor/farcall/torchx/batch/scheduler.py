@@ -151,19 +151,20 @@ class Queues:
         given = {name: cfg[name] for name in ("region", "profile") if cfg.get(name)}
         return Settings(backend=BATCH, **given)
 
-    async def queues(self, session: Session, place: str) -> list[str]:
-        """Return the queue; if it is omitted, the settings' queue and then all others."""
-        if place:
-            return [place]
-        first = self.settings({}).queue
-        return sorted(await session.backend.queues(), key=lambda queue: queue != first)
-
-    async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
-        """Return a queue's jobs with one name, newest first."""
-        try:
-            return await session.backend.list_named(name, queue)
-        except ServiceError as error:
-            raise await _explained(session, queue, error) from error
+    async def named(self, session: Session, place: str, name: str) -> list[JobDetail]:
+        """Return the jobs of a queue; if it is omitted, of the first queue that has any."""
+        queues = [place]
+        if not place:
+            first = self.settings({}).queue
+            queues = sorted(await session.backend.queues(), key=lambda queue: queue != first)
+        for queue in queues:
+            try:
+                found = await session.backend.list_named(name, queue)
+            except ServiceError as error:
+                raise await _explained(session, queue, error) from error
+            if found:
+                return found
+        return []
 
     async def listed(
         self, session: Session, wanted: Wanted

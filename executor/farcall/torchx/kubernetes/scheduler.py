@@ -166,13 +166,9 @@ class Namespaces:
         given |= {"namespace": place} if place else {}
         return Settings(backend=KUBERNETES, **given)
 
-    async def queues(self, session: Session, place: str) -> list[str]:
-        """Return the only queue: the session's namespace."""
-        return [_WHOLE]
-
-    async def named(self, session: Session, name: str, queue: str) -> list[JobDetail]:
-        """Return the job with a name."""
-        return await session.backend.list_named(name, queue)
+    async def named(self, session: Session, place: str, name: str) -> list[JobDetail]:
+        """Return the job with a name in the session's namespace."""
+        return await session.backend.list_named(name, _WHOLE)
 
     async def listed(
         self, session: Session, wanted: Wanted
