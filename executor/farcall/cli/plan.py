@@ -16,8 +16,7 @@ from farcall.backends.base import Backend
 from farcall.cli.printing import say
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
-from farcall.engine import runtimes
-from farcall.engine.packages import TaskPackages
+from farcall.engine.packages import TaskPackages, planned_runtime
 from farcall.engine.packer import WorkerThreads
 from farcall.engine.sender import command_of
 from farcall.engine.session import session_for
@@ -71,7 +70,7 @@ async def of_call(
         packages, fact = await _packages(settings, offline=offline)
         bundle = Bundle(*(settings, root, name, tasks, workflow, None), most=most, packages=fact)
         size_bytes = sum(map(len, bundle.pieces()))
-        runtime = await runtimes.planned(backend, access, settings, root, offline=offline)
+        runtime = await planned_runtime(backend, access, settings, root, offline=offline)
         job = job_of(bundle, settings, access, size=bundle.size, runtime=runtime)
         shown = {**job.environment, ENV_OUTCOME_KEY: _SECRET}
         planned = await backend.plan(replace(job, environment=shown), offline=offline)

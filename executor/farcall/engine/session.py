@@ -25,9 +25,8 @@ from farcall.engine.cleaner import Cleaner
 from farcall.engine.fetcher import Fetcher
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.logs.relay import Relay
-from farcall.engine.packages import TaskPackages
+from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.packer import Packer, WorkerThreads
-from farcall.engine.runtimes import Runtimes
 from farcall.engine.sender import Launcher
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from farcall.aws.access import Access
 from farcall.aws.paced_client import Ticket
 from farcall.backends.base import Backend, JobSpec, Runtime, raise_first
-from farcall.engine.packages import TaskPackages
-from farcall.engine.runtimes import Runtimes
+from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
 from farcall.engine.terminations import Terminations

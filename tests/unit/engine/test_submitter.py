@@ -8,9 +8,8 @@ import pytest
 
 from farcall import Settings
 from farcall.aws.buckets import place
-from farcall.engine.packages import TaskPackages
+from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.packer import WorkerThreads
-from farcall.engine.runtimes import Runtimes
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.model.errors import ServiceError, SubmissionError, TaskTooLargeError
