@@ -21,8 +21,7 @@ from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
-from farcall.engine.cleaner import Cleaner
-from farcall.engine.fetcher import Fetcher
+from farcall.engine.fetcher import Cleaner, Fetcher
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import Runtimes, TaskPackages

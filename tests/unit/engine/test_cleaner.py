@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farcall import Settings
-from farcall.engine.cleaner import Cleaner
+from farcall.engine.fetcher import Cleaner
 from farcall.model.submission import Submission
 from farcall.storage.stores import Stores
 from farcall_runtime.contract import Location
