@@ -14,6 +14,7 @@ import uuid
 import pytest
 from playwright.async_api import expect
 
+from tests.support.patience import until_async
 from tests.ui import shells, tasks
 from tests.ui.looking import row, wait_for_states
 
@@ -57,9 +58,19 @@ async def open_run(page, name, title=None):
     await expect(page.get_by_test_id("run-title")).to_have_text(title or name)
 
 
+async def order(page, jobs):
+    """Return jobs in the order of their rows."""
+    places = {job: await row(page, job).get_attribute("aria-rowindex") for job in jobs}
+    return sorted(jobs, key=lambda job: int(places[job]))
+
+
+async def is_order(page, jobs):
+    return await order(page, jobs) == list(jobs)
+
+
 async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     array = submit(_SCRIPT, size=_SIZE, workflow="crowd")
-    submit("exit 0", workflow="sidecar")
+    sidecar = submit("exit 0", workflow="sidecar")
     page = await open_page()
     await open_run(page, "crowd")
     await wait_for_states(page, {array: "FAILED"})
@@ -94,11 +105,13 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     ).to_be_visible()
     await expect(row(page, array).locator(".cell.workflow")).to_have_text("crowd")
     await expect(page.get_by_role("columnheader", name="Started")).to_be_visible()
+    both = array, sidecar
+    assert await order(page, both) == [sidecar, array]  # the newest first
     await page.get_by_role("columnheader", name="Workflow").get_by_role("button").click()
-    names = page.locator('[data-testid="task"]:visible .cell.workflow')
-    await expect(names.first).to_have_text("sidecar")
+    await until_async(lambda: is_order(page, both))
 
     await page.get_by_role("searchbox", name="Filter").fill("exit code 7")
+    names = page.locator('[data-testid="task"]:visible .cell.workflow')
     await expect(names).to_have_text(["crowd"])
 
     narrow = await open_page(f"#/job/{array}", width=400)
