@@ -135,7 +135,7 @@ async def test_every_upload_has_encryption_headers(
         await use_all_uploads(executor, size)
         await copy(executor.settings)
     stored = Counter(filter(None, map(kind_of, proxy.seen)))
-    kinds = {"held", "copy", "bundles", "outcomes", "streams"}
+    kinds = {"copy", "bundles", "outcomes", "streams"}
     kinds |= {"upload", "values"} if size == LARGE else {"data"}
     assert kinds <= stored.keys()
     assert not proxy.injected
