@@ -334,58 +334,9 @@ class Index:
 # --- packed buffers ---------------------------------------------------------------------------
 
 
-def pack(parts: Sequence[Sequence[Buffer]]) -> list[Buffer]:
-    """Frame several buffers as one, each aligned, without copying.
-
-    Args:
-        parts: The buffers, each in one or more pieces.
-
-    Returns:
-        Pieces whose concatenation `unpack` reads.
-    """
-    lengths = [size(part) for part in parts]
-    head = pack_head(lengths)
-    pieces: list[Buffer] = [head]
-    at = len(head)
-    for part, length in zip(parts, lengths, strict=True):
-        pieces.append(bytes(-at % ALIGNMENT))
-        pieces.extend(part)
-        at = length  # the previous buffer ended aligned
-    return [piece for piece in pieces if len(piece)]
-
-
 def pack_head(lengths: Sequence[int]) -> bytes:
     """Return the head of a frame of aligned buffers with these lengths."""
     return _PACK_HEAD.pack(len(lengths)) + b"".join(map(_PACK_LENGTH.pack, lengths))
-
-
-def unpack(data: Buffer) -> list[memoryview]:
-    """Return views of the buffers that `pack` framed.
-
-    Raises:
-        IntegrityError: The lengths do not fit the data.
-    """
-    view = memoryview(data)
-    try:
-        (count,) = _PACK_HEAD.unpack_from(view)
-        at = _PACK_HEAD.size + _PACK_LENGTH.size * count
-        if at > len(view):
-            raise IntegrityError("packed buffers end within their table")
-        parts = []
-        for number in range(count):
-            (length,) = _PACK_LENGTH.unpack_from(
-                view, _PACK_HEAD.size + _PACK_LENGTH.size * number
-            )
-            at += -at % ALIGNMENT
-            if length > len(view) - at:
-                raise IntegrityError("packed buffers end before their last byte")
-            parts.append(view[at : at + length])
-            at += length
-    except struct.error as error:
-        raise IntegrityError("packed buffers end within their table") from error
-    if at != len(view):
-        raise IntegrityError("packed buffers are followed by other bytes")
-    return parts
 
 
 class Reference(NamedTuple):
@@ -400,16 +351,14 @@ class Reference(NamedTuple):
     size: int
 
 
-def pack_shared(parts: Sequence[Sequence[Buffer | Reference]]) -> list[Buffer]:
-    """Frame several buffers as `pack` does; some of their pieces may be references.
-
-    Without references, the frame is the same as from `pack`.
+def pack(parts: Sequence[Sequence[Buffer | Reference]]) -> list[Buffer]:
+    """Frame several buffers as one, each aligned, without copying.
 
     Args:
-        parts: The buffers, each in one or more pieces.
+        parts: The buffers, each in one or more pieces, some of which may be references.
 
     Returns:
-        Pieces whose concatenation `unpack_shared` reads.
+        Pieces whose concatenation `unpack_shared` reads, or without references `unpack`.
     """
     lengths: list[int] = []
     digests: list[bytes] = []
@@ -502,8 +451,24 @@ def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
     return lengths, found, at
 
 
+def unpack(data: Buffer) -> list[memoryview]:
+    """Return views of the buffers that `pack` framed without references.
+
+    Raises:
+        IntegrityError: The lengths do not fit the data, or a buffer is elsewhere.
+    """
+
+    def refuse(_: Reference) -> Buffer:
+        raise IntegrityError("packed buffers refer to a shared value")
+
+    parts = unpack_shared(data, refuse)
+    if any(len(pieces) > 1 for pieces in parts):
+        raise IntegrityError("a packed buffer is in several pieces")
+    return [memoryview(piece) for (piece,) in parts]
+
+
 def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[list[Buffer]]:
-    """Return the buffers that `pack_shared` framed, each in pieces, without copying.
+    """Return the buffers that `pack` framed, each in pieces, without copying.
 
     Args:
         data: The frame.

@@ -176,7 +176,7 @@ def bundle(
 def referring() -> tuple[bytes, str]:
     """Return a bundle whose function and arguments refer to shared values, and its digest."""
     one, other = (envelope.Reference(hashlib.sha256(v).digest(), len(v)) for v in SHARED_VALUES)
-    function = b"".join(envelope.pack_shared([[b"function"], [one]]))
+    function = b"".join(envelope.pack([[b"function"], [one]]))
     arguments = [[b"pickle, ", other, b"its end"], [one], [], [b"buffer"], [one]]
     meta = {
         **BUNDLE_META,
@@ -185,7 +185,7 @@ def referring() -> tuple[bytes, str]:
             for value, generation in zip((one, other), GENERATIONS, strict=True)
         },
     }
-    entries = [(0, b"".join(envelope.pack_shared(arguments)))]
+    entries = [(0, b"".join(envelope.pack(arguments)))]
     return bundle(meta, [function], entries)
 
 

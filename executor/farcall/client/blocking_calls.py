@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import InvalidStateError
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.client.condition import Condition
 from farcall.client.future import BatchFuture
@@ -34,26 +34,15 @@ from farcall.engine.session import check_import
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
 from farcall.model.names import counted, named
-from farcall.model.settings import Settings
 from farcall.payload.pickling import Call
 from farcall.payload.results import Result
+
+if TYPE_CHECKING:
+    from farcall.client.executor import BatchExecutor
 
 _log = logging.getLogger("farcall")
 
 R = TypeVar("R")
-
-
-class Executor(Protocol):
-    """Methods of `BatchExecutor` that a call uses."""
-
-    @property
-    def settings(self) -> Settings:
-        """Options of the executor."""
-
-    async def start_run(
-        self, function: Callable[..., Any], calls: Sequence[Call], output: Output, /
-    ) -> TaskRun:
-        """Submit checked calls as one task, whose run fetches this part of the output."""
 
 
 class Work(ABC):
@@ -110,7 +99,7 @@ class TaskWork(Work):
 
     def __init__(
         self,
-        executor: Executor,
+        executor: BatchExecutor,
         submit: Callable[[], Coroutine[Any, Any, TaskRun]],
         size: int,
         join: Callable[[list[Result]], Result],
@@ -124,7 +113,7 @@ class TaskWork(Work):
     @classmethod
     def of_calls(
         cls,
-        executor: Executor,
+        executor: BatchExecutor,
         function: Callable[..., Any],
         calls: Sequence[Call],
         join: Callable[[list[Result]], Result],
@@ -134,7 +123,7 @@ class TaskWork(Work):
         return cls(executor, submit, len(calls), join)
 
     @classmethod
-    def again(cls, executor: Executor, job_id: str, options: Mapping[str, Any]) -> TaskWork:
+    def again(cls, executor: BatchExecutor, job_id: str, options: Mapping[str, Any]) -> TaskWork:
         """Return the work that retries a task of one call; see `Job.retry`."""
         run = TaskRun(job_id, executor.settings, wanted=Wanted(output=Output.NONE))
         return cls(executor, partial(run.retry, options), 1, only)
@@ -414,7 +403,7 @@ def _settle(future: BatchFuture[Any], result: Result) -> None:
 _single: BlockingCalls | None = None
 
 
-def run(executor: Executor, function: Callable[..., R], call: Call) -> R:
+def run(executor: BatchExecutor, function: Callable[..., R], call: Call) -> R:
     """Make a checked call and wait for its result; leaving the wait cancels the job.
 
     Raises:

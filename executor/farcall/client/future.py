@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Callable, Mapping
 from concurrent.futures._base import CANCELLED, FINISHED, PENDING, RUNNING
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from farcall.client.condition import Condition
 from farcall.client.frames import hide
@@ -17,37 +17,10 @@ from farcall.model.option_signatures import shows_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from farcall.client.blocking_calls import BlockingCalls
     from farcall.model.settings import Options
 
 R = TypeVar("R")
-
-
-class Owner(Protocol):
-    """Methods of the calls' owner that a future uses."""
-
-    def check_process(self) -> None:
-        """Raise an error in a forked child, in which a wait would never end.
-
-        Raises:
-            RuntimeError: The call belongs to the parent process.
-        """
-
-    def check_thread(self) -> None:
-        """Raise an error on the loop's thread, on which a wait would block itself.
-
-        Raises:
-            RuntimeError: The caller runs on farcall's own event loop.
-        """
-
-    def end(self, future: BatchFuture[Any], /) -> None:
-        """Terminate the job of a cancelled future, without waiting."""
-
-    def start(self, work: Any, /) -> BatchFuture[Any]:
-        """Start calls, and return their future at once.
-
-        Raises:
-            RuntimeError: The pool was shut down, or belongs to the parent process.
-        """
 
 
 class BatchFuture(concurrent.futures.Future[R]):
@@ -67,7 +40,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             accepted the job.
     """
 
-    def __init__(self, owner: Owner | None = None) -> None:
+    def __init__(self, owner: BlockingCalls | None = None) -> None:
         super().__init__()
         self._condition = Condition()
         self.job_id: str | None = None

@@ -38,7 +38,8 @@ class ByteBudget:
         self._most = most
         self._used_bytes = 0
         self._inside = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._turn = asyncio.Lock()
+        self._less = asyncio.Event()
 
     async def enter(self, size_bytes: int) -> Reservation:
         """Wait for capacity, and reserve it."""
@@ -47,33 +48,15 @@ class ByteBudget:
         return place
 
     async def _take(self, size_bytes: int) -> None:
-        if not self._waiting and self._has_room(size_bytes):
+        async with self._turn:
+            while not self._has_room(size_bytes):
+                self._less.clear()
+                await self._less.wait()
             self._note(size_bytes, 1)
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size_bytes, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # the turn arrived at the same moment
-                self._give_back(size_bytes)
-            else:
-                self._admit()
-            raise
 
     def _give_back(self, size_bytes: int) -> None:
         self._note(-size_bytes, -1)
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting:
-            size_bytes, turn = self._waiting[0]
-            if not turn.cancelled():
-                if not self._has_room(size_bytes):
-                    return
-                self._note(size_bytes, 1)
-                turn.set_result(None)
-            self._waiting.popleft()
+        self._less.set()
 
     def _has_room(self, size_bytes: int) -> bool:
         return not self._inside or (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterable
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from farcall.client import arguments, blocking_calls
 from farcall.client.awaitable import Unawaited
@@ -22,40 +22,13 @@ from farcall_runtime import pickles
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from farcall.engine.fetcher import Output
-    from farcall.engine.run import TaskRun
-    from farcall.model.settings import Options, Settings
+    from farcall.client.executor import BatchExecutor
+    from farcall.model.settings import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _OF_MAPS = ("chunksize", "return_exceptions", "progress", "output")
-
-
-class Executor(Protocol):
-    """Methods of `BatchExecutor` that a task uses."""
-
-    @property
-    def settings(self) -> Settings:
-        """Options of the executor."""
-
-    def with_options(self, **options: Unpack[Options]) -> Executor:
-        """Return an executor with other options."""
-
-    def run_call(
-        self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any], /
-    ) -> Coroutine[Any, Any, R]:
-        """Run a call and return its result."""
-
-    def submit_calls(
-        self, function: Callable[..., R], calls: Sequence[pickling.Call], /
-    ) -> Coroutine[Any, Any, Job[R]]:
-        """Submit calls as one task and return its job."""
-
-    def start_run(
-        self, function: Callable[..., Any], calls: Sequence[pickling.Call], output: Output, /
-    ) -> Coroutine[Any, Any, TaskRun]:
-        """Submit calls as one task, whose run fetches this part of the output."""
 
 
 class Task(Generic[P, R]):
@@ -69,7 +42,7 @@ class Task(Generic[P, R]):
         executor: The executor that runs it.
     """
 
-    def __init__(self, function: Callable[P, R], executor: Executor) -> None:
+    def __init__(self, function: Callable[P, R], executor: BatchExecutor) -> None:
         pickling.check_callable(function)
         # The function's attributes are not copied: a class may have methods with the same names.
         functools.update_wrapper(self, function, updated=())

@@ -410,5 +410,5 @@ def _share(packed: Packed, parts: list[pickles.Pieces], digests: Digests) -> Pac
     left, shared = take(parts, digests)
     if not shared:
         return packed
-    pieces = envelope.pack_shared(left)
+    pieces = envelope.pack(left)
     return replace(packed, pieces=pieces, size=envelope.size(pieces), shared=shared)

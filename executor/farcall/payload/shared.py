@@ -152,7 +152,7 @@ def take(
         digests: Cache of digests.
 
     Returns:
-        The parts, for `envelope.pack_shared`; and the distinct pieces that they refer to.
+        The parts, for `envelope.pack`; and the distinct pieces that they refer to.
     """
     found: dict[bytes, Piece] = {}
     taken: list[list[Buffer | Reference]] = []

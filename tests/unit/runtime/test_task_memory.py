@@ -15,8 +15,8 @@ ONE, OTHER = Reference(b"1" * 32, 100), Reference(b"2" * 32, 5000)
 @pytest.fixture
 def memory():
     frames = [
-        b"".join(envelope.pack_shared([[b"a", ONE, b"b"], [OTHER]])),
-        b"".join(envelope.pack_shared([[OTHER], [ONE]])),
+        b"".join(envelope.pack([[b"a", ONE, b"b"], [OTHER]])),
+        b"".join(envelope.pack([[OTHER], [ONE]])),
     ]
     with tempfile.TemporaryFile() as file:
         file.write(b"".join(frames).ljust(640))
