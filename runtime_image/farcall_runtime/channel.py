@@ -32,11 +32,9 @@ from farcall_runtime.envelope import Buffer
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
 
 _MARK_BYTES = 16
-# Mark, kind, number; for a result also: bytes of its description, bytes of its parts, and the
-# number of the question that is sent with it (0: none).
-_HEAD = struct.Struct("=16sBQQQQ")
+# Mark, kind, number; for a result also: bytes of its description, and bytes of its parts.
+_HEAD = struct.Struct("=16sBQQQ")
 _MOST_BYTES, _MOST_PIECES = 128 * 1024, 256  # limits of one message
-_LEAST_BYTES = 1024  # a socket that does not accept messages of this size accepts none
 _ROOM_BYTES = 4 * _MOST_BYTES  # the kernel may lower it
 _LARGE_BYTES = 1024 * 1024
 _HIGHEST_DESCRIPTOR = 4096  # a process has a descriptor table as long as its highest descriptor
@@ -59,17 +57,13 @@ class _Kind(enum.IntEnum):
     GOES_ON = 4
     """Request to begin the next call."""
     RESULT = 5
-    """The first bytes of a result, possibly with a request to begin the next call."""
+    """The first bytes of a result."""
     DATA = 6
     """Further bytes of a result."""
 
 
 class BrokenError(Exception):
     """The function has closed, replaced or corrupted its process's descriptor."""
-
-
-class _TooLargeError(BrokenError):
-    """The socket accepts no message as large as this one."""
 
 
 class Result(NamedTuple):
@@ -145,7 +139,6 @@ class SupervisorEnd:
         self._body = memoryview(bytearray(_MOST_BYTES))
         self._results = 0
         self._coming: _Coming | None = None
-        self._question = 0  # sent with the incoming result
         self._answered: tuple[int, Any] = (0, None)
 
     def fileno(self) -> int:
@@ -163,7 +156,7 @@ class SupervisorEnd:
 
     def _send(self, kind: _Kind, number: int, what: Any) -> None:
         with contextlib.suppress(OSError):  # the process has died, or does not read
-            head = _HEAD.pack(self._own_mark, kind, number, 0, 0, 0)
+            head = _HEAD.pack(self._own_mark, kind, number, 0, 0)
             self._socket.send(head + json.dumps(what).encode())
 
     def listen(self, take: Callable[[Result], None], answer: Callable[[bool], Any]) -> bool:
@@ -185,32 +178,23 @@ class SupervisorEnd:
             raise EOFError from error
         if size == 0 and self._is_gone():
             raise EOFError
-        mark, kind, number, *more = _HEAD.unpack(self._head)
+        mark, kind, number, *sizes = _HEAD.unpack(self._head)
         if size < _HEAD.size or mark != self._their_mark:
             self.has_noise = True
         elif kind in (_Kind.WRITTEN, _Kind.GOES_ON):
             self._reply(number, kind == _Kind.GOES_ON, answer)
         elif number == self._results:
-            found = self._take(kind, size - _HEAD.size, *more)
+            found = self._take(kind, size - _HEAD.size, *sizes)
             if found is not None:
                 take(found)
-            self._reply_to_result(found, answer)
         return True
 
     def is_receiving(self) -> bool:
         """Return whether a result has been received in part."""
         return self._coming is not None
 
-    def _reply_to_result(self, found: Result | None, answer: Callable[[bool], Any]) -> None:
-        """Reply to the question sent with a result, once the result is complete or lost."""
-        if found is not None or self.trouble:
-            self._reply(self._question, True, answer)
-            self._question = 0
-
     def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
         """Reply to a question; repeat the same reply if it was lost."""
-        if number == 0:
-            return
         if self._answered[0] != number:
             is_over = may_go_on and self.trouble != ""
             self._answered = number, False if is_over else answer(may_go_on)
@@ -218,7 +202,7 @@ class SupervisorEnd:
 
     def left_behind(self) -> Result | None:
         """Return the result that the task's process could not send, if there is one."""
-        mark, _, number, description, parts, _ = _HEAD.unpack(self._refuge[: _HEAD.size])
+        mark, _, number, description, parts = _HEAD.unpack(self._refuge[: _HEAD.size])
         if (mark, number) != (self._their_mark, self._results):
             return None
         data = self._refuge[_HEAD.size : _HEAD.size + description + parts]
@@ -232,14 +216,12 @@ class SupervisorEnd:
             return self._socket.recvmsg_into([self._head, self._body])[0]
         return self._socket.recvmsg_into([self._head, self._coming.room(), self._body])[0]
 
-    def _take(
-        self, kind: int, length: int, description: int, parts: int, question: int
-    ) -> Result | None:
+    def _take(self, kind: int, length: int, description: int, parts: int) -> Result | None:
         """Receive a part of a result; return the result when it is complete."""
         try:
             if kind == _Kind.RESULT:
                 data = self._beginning(length)
-                self._coming, self._question, self.trouble = None, question, ""
+                self._coming, self.trouble = None, ""
                 if length == description + parts:
                     result = _taken_apart(memoryview(bytes(data)), description)
                     self._results += 1
@@ -334,10 +316,8 @@ class TaskEnd:
         self._refuge = refuge
         found = os.fstat(theirs.fileno())
         self._identity = found.st_dev, found.st_ino
-        self._most_bytes = _MOST_BYTES  # limit of one message
         self._handed = 0
         self._asked = 0
-        self._is_asking = False
         self._lost: BrokenError | None = None  # set when a result was left in shared memory
 
     def close(self) -> None:
@@ -376,12 +356,7 @@ class TaskEnd:
                 return json.loads(data[_HEAD.size :]) if data else None
 
     def hand_over(
-        self,
-        record: dict[str, Any],
-        parts: Sequence[Sequence[Buffer]],
-        left: int,
-        *,
-        asks: bool = False,
+        self, record: dict[str, Any], parts: Sequence[Sequence[Buffer]], left: int
     ) -> None:
         """Hand a call's result over; resend it if the last attempt was interrupted.
 
@@ -389,47 +364,36 @@ class TaskEnd:
             record: Its description, JSON.
             parts: The bytes that belong to it.
             left: Number of calls of the task that follow.
-            asks: Whether to send the question of `goes_on` with it; all output is written then.
 
         Raises:
             BrokenError: The supervisor cannot be reached.
         """
         lengths = [envelope.size(part) for part in parts]
         description = json.dumps([record, lengths, left]).encode()
-        more = len(description), sum(lengths), self._asked + 1 if asks else 0
-        size = more[0] + more[1]
+        sizes = len(description), sum(lengths)
         pieces = [description, *(piece for part in parts for piece in part)]
         try:
             self._check()
-            while not self._send_result(pieces, size, more):
-                self._most_bytes //= 2
+            kind = _Kind.RESULT
+            for portion in _messages(pieces, sum(sizes), self._most_bytes()):
+                self._send(kind, self._handed, sizes, portion)
+                kind = _Kind.DATA
         except BrokenError as error:
-            if _HEAD.size + size > len(self._refuge):
+            if _HEAD.size + sum(sizes) > len(self._refuge):
                 raise
-            self._leave_behind(more, pieces)
+            self._leave_behind(sizes, pieces)
             self._lost = error
         self._handed += 1
-        self._is_asking = asks
 
-    def _send_result(
-        self, pieces: Sequence[Buffer], size: int, more: tuple[int, int, int]
-    ) -> bool:
-        """Send a result from its beginning; return whether its messages were small enough."""
-        kind = _Kind.RESULT
-        try:
-            for portion in _messages(pieces, size, self._most_bytes):
-                self._send(kind, self._handed, more, portion)
-                kind = _Kind.DATA
-        except _TooLargeError:
-            if self._most_bytes <= _LEAST_BYTES:
-                raise
-            return False
-        return True
+    def _most_bytes(self) -> int:
+        """Return the limit of one message; the kernel may have lowered the buffer's size."""
+        buffer_bytes = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        return min(_MOST_BYTES, buffer_bytes // 4)
 
-    def _leave_behind(self, more: tuple[int, int, int], pieces: Sequence[Buffer]) -> None:
+    def _leave_behind(self, sizes: tuple[int, int], pieces: Sequence[Buffer]) -> None:
         """Store a result in shared memory, which the supervisor reads after the end."""
-        self._refuge[_HEAD.size : _HEAD.size + envelope.size(pieces)] = b"".join(pieces)
-        head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._handed, *more)
+        self._refuge[_HEAD.size : _HEAD.size + sum(sizes)] = b"".join(pieces)
+        head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._handed, *sizes)
         self._refuge[: _HEAD.size] = head
 
     def written(self) -> list[int]:
@@ -446,18 +410,15 @@ class TaskEnd:
         Raises:
             BrokenError: The supervisor cannot be reached.
         """
-        asked, self._is_asking = self._is_asking, False
-        return bool(self._ask(_Kind.GOES_ON, asked=asked))
+        return bool(self._ask(_Kind.GOES_ON))
 
-    def _ask(self, kind: _Kind, *, asked: bool = False) -> Any:
+    def _ask(self, kind: _Kind) -> Any:
         if self._lost is not None:
             raise self._lost
         self._asked += 1
         while True:
-            if not asked:
-                self._check()
-                self._send(kind, self._asked)
-            asked = False
+            self._check()
+            self._send(kind, self._asked)
             with contextlib.suppress(BlockingIOError):  # the function may have read the answer
                 while True:
                     mark, said, number, what = self._hear()
@@ -482,10 +443,10 @@ class TaskEnd:
         self,
         kind: _Kind,
         number: int,
-        more: tuple[int, int, int] = (0, 0, 0),
+        sizes: tuple[int, int] = (0, 0),
         pieces: Iterable[Buffer] = (),
     ) -> None:
-        head = _HEAD.pack(self._own_mark, kind, number, *more)
+        head = _HEAD.pack(self._own_mark, kind, number, *sizes)
         while True:
             try:
                 self._socket.sendmsg([head, *pieces])
@@ -515,11 +476,10 @@ class TaskEnd:
         """
         if error.errno is None:
             return error
-        kind = _TooLargeError if error.errno == errno.EMSGSIZE else BrokenError
-        return self._broken(str(error), kind)
+        return self._broken(str(error))
 
-    def _broken(self, how: str, kind: type[BrokenError] = BrokenError) -> BrokenError:
-        return kind(
+    def _broken(self, how: str) -> BrokenError:
+        return BrokenError(
             f"descriptor {self._socket.fileno()}, which hands over a call's result, was closed, "
             f"replaced or corrupted while the function ran ({how})"
         )

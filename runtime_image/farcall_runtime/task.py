@@ -87,7 +87,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
         payload: Function and arguments, each as packed buffers.
         why: Contains the reason for SIGTERM, once it arrives.
     """
-    global _supervisor, _why, _own_streams
+    global _supervisor, _why
     _supervisor, _why = supervisor, why
     nodes.tell_address(os.environ)
     log_level = os.environ.get(ENV_LOG_LEVEL, LOG_LEVEL)
@@ -95,7 +95,6 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
         os.environ.pop(name, None)  # the function must not see the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
         _open_stream(descriptor, name)
-    _own_streams = sys.stdout, sys.stderr
     with contextlib.suppress(ValueError, OSError):
         faulthandler.enable()  # a segfault leaves its Python stack in stderr
     take_signals()
@@ -175,17 +174,11 @@ def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
     goes_on = bool(left) and not _stopping
     if not goes_on:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
-        _insist(lambda: _supervisor.hand_over(record, parts, left))
-        return
-    # The function's replacement streams may hang or raise, so the result is handed over first.
-    usual = (sys.stdout, sys.stderr) == _own_streams
-    if usual:
-        _flush()
-    _insist(lambda: _supervisor.hand_over(record, parts, left, asks=usual))
-    if not usual:
-        _flush()
-    # The supervisor records the output so far, and knows of a SIGTERM that the function caught.
-    _stopping = not _insist(_supervisor.goes_on) or _stopping
+    _insist(lambda: _supervisor.hand_over(record, parts, left))
+    if goes_on:
+        _flush()  # now, because the function's replacement streams may hang or raise
+        # The supervisor records the output so far. It knows of a SIGTERM that the function caught.
+        _stopping = not _insist(_supervisor.goes_on) or _stopping
 
 
 def _insist(call: Callable[[], Any]) -> Any:
@@ -327,9 +320,6 @@ def streams_so_far() -> list[int]:
     written: list[int] = _supervisor.written()
     return written
 
-
-_own_streams: tuple[Any, Any] | None = None
-"""stdout and stderr as they were opened for the function."""
 
 _is_copy = False
 """Whether the function forked this process."""

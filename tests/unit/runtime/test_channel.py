@@ -129,13 +129,13 @@ def test_request_is_answered_after_its_result(ends, size):
     ends.answer = answer
     with served(ends):
         for number in range(1, 4):
-            ends.task.hand_over(RECORD, [[bytes(size)]], 1, asks=True)
+            ends.task.hand_over(RECORD, [[bytes(size)]], 1)
             assert ends.task.goes_on() is True
             assert there == [*range(1, number + 1)]
 
 
 def test_foreign_data_is_ignored(ends):
-    head = channel._HEAD.pack(bytes(16), channel._Kind.RESULT, 0, 10, 10, 0)
+    head = channel._HEAD.pack(bytes(16), channel._Kind.RESULT, 0, 10, 10)
     forged = [b"", b"x", bytes(100), head, head + b"[{}, [], 0]", b"[{}, [], 0, false]\n"]
     sent = iter(forged * 3)
     send = ends.task._send
@@ -261,7 +261,7 @@ def test_result_left_behind_is_the_last(ends):
         mine.send(b"the function's own")
         os.dup2(other.fileno(), number)
 
-        ends.task.hand_over(RECORD, [[b"value"]], 1, asks=True)
+        ends.task.hand_over(RECORD, [[b"value"]], 1)
 
         with pytest.raises(BrokenError, match="it is a different file now"):
             ends.task.goes_on()
@@ -271,8 +271,7 @@ def test_result_left_behind_is_the_last(ends):
         os.close(number)
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_no_call_starts_after_lost_result(ends, monkeypatch, asks):
+def test_no_call_starts_after_lost_result(ends, monkeypatch):
     """Output written until then does not belong to the previous call, either."""
 
     def refuse(*_args, **_kwargs):
@@ -281,11 +280,11 @@ def test_no_call_starts_after_lost_result(ends, monkeypatch, asks):
     ends.task.settle()
     large = [[bytes(2 * channel._LARGE_BYTES)]]
     with served(ends):
-        ends.task.hand_over(RECORD, [[b"first"]], 2, asks=True)
+        ends.task.hand_over(RECORD, [[b"first"]], 2)
         assert ends.task.goes_on() is True
         with monkeypatch.context() as patch:
             patch.setattr(mmap, "mmap", refuse)
-            ends.task.hand_over(RECORD, large, 1, asks=asks)
+            ends.task.hand_over(RECORD, large, 1)
             assert ends.task.goes_on() is False
     assert ends.asked == [True]
     assert ends.results == [(RECORD, [b"first"], 2)]
@@ -293,7 +292,7 @@ def test_no_call_starts_after_lost_result(ends, monkeypatch, asks):
 
     with served(ends):  # a handler has raised, and the result is sent again
         ends.task._handed -= 1
-        ends.task.hand_over(RECORD, large, 1, asks=True)
+        ends.task.hand_over(RECORD, large, 1)
         assert ends.task.goes_on() is True
     assert ends.supervisor.trouble == ""
 
@@ -308,7 +307,7 @@ def test_invalid_result_is_reported(ends):
         b"[{}, [], {}]",
         b"[{}, [1], 0]",
     ):
-        ends.task._send(channel._Kind.RESULT, 0, (len(text), 0, 0), [text[:1]])
+        ends.task._send(channel._Kind.RESULT, 0, (len(text), 0), [text[:1]])
         ends.task._send(channel._Kind.DATA, 0, pieces=[text[1:]])
         ends.supervisor.trouble = ""
         assert not ends.hear()
