@@ -14,8 +14,8 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from farcall.model.errors import FarcallError
 
@@ -24,9 +24,6 @@ _CLOSING_S = 5.0
 
 _LAST_S = 1.0
 """Maximum wait for an open loop at the end of the process, in seconds."""
-
-_MOST_HELD = 1000
-"""Maximum number of items that are read ahead of the consumer."""
 
 T = TypeVar("T")
 
@@ -81,8 +78,8 @@ class LoopThread:
         """
         return self._run(self._hold(), coroutine)
 
-    def stream(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Iterate over an async iterator, reading up to a thousand items ahead.
+    def stream(self, batches: AsyncGenerator[list[T], None]) -> Iterator[T]:
+        """Iterate over the items of an async generator's batches.
 
         The iteration ends when this holder or the loop is closed.
 
@@ -90,14 +87,15 @@ class LoopThread:
             RuntimeError: The caller runs on the loop's own thread.
         """
         loop = self._hold()
-        ahead = _ReadAhead(items)
         try:
-            while taken := self._run(loop, ahead.more()):
-                yield from taken
+            while (batch := self._run(loop, _next(batches))) is not None:
+                yield from batch
         except _ClosedError:
             return
         finally:
-            loop.tell(ahead.stop)
+            # A generator that Ctrl-C has interrupted is still running, and ends by itself.
+            with contextlib.suppress(_ClosedError, RuntimeError):
+                self._run(loop, _close(batches))
 
     def close(self) -> None:
         """Release the loop, and cancel this holder's waits.
@@ -254,47 +252,12 @@ class _Loop:
         await self._loop.shutdown_asyncgens()
 
 
-class _ReadAhead(Generic[T]):
-    """Items of an async iterator that wait for the consumer, on the loop's thread."""
+async def _next(batches: AsyncGenerator[list[T], None]) -> list[T] | None:
+    return await anext(batches, None)
 
-    def __init__(self, items: AsyncIterator[T]) -> None:
-        self._items = items
-        self._held: list[T] = []
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    async def more(self) -> list[T]:
-        """Return available items, waiting for the first; an empty list at the end."""
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._read())
-            self._task.add_done_callback(lambda _: self._news.set())
-        while not (self._held or self._task.done()):
-            self._news.clear()
-            await self._news.wait()
-        taken, self._held = self._held, []
-        self._room.set()
-        if not taken:
-            await self._task  # raises the reader's error, if any
-        return taken
-
-    def stop(self) -> None:
-        """Stop reading."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _read(self) -> None:
-        try:
-            async for item in self._items:
-                self._held.append(item)
-                self._news.set()
-                while len(self._held) >= _MOST_HELD:
-                    self._room.clear()
-                    await self._room.wait()
-        finally:
-            close = getattr(self._items, "aclose", None)
-            if close is not None:
-                await close()
+async def _close(batches: AsyncGenerator[list[T], None]) -> None:
+    await batches.aclose()
 
 
 _lock = threading.RLock()

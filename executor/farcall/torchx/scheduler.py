@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, Generic
@@ -61,16 +61,15 @@ def _pattern(regex: str | None, streams: Stream | None) -> re.Pattern[str]:
 
 async def _lines(
     batches: AsyncGenerator[list[LogLine], None], pattern: re.Pattern[str]
-) -> AsyncIterator[str]:
-    """Yield log lines that match, including line ends.
+) -> AsyncGenerator[list[str], None]:
+    """Yield batches of log lines that match, including line ends.
 
     Control characters are escaped, because TorchX prints the lines as they are; colors stay.
     """
     async with contextlib.aclosing(batches):
         async for batch in batches:
-            for line in batch:
-                if pattern.search(line.text):
-                    yield f"{terminal.output(line.text)}\n"
+            lines = [line.text for line in batch if pattern.search(line.text)]
+            yield [f"{terminal.output(text)}\n" for text in lines]
 
 
 def _aware(moment: datetime | None) -> datetime | None:

@@ -23,8 +23,9 @@ async def here():
 
 
 async def count(number):
-    for each in range(number):
-        yield each
+    for each in range(0, number, 2):
+        yield [each, each + 1]
+        yield []
 
 
 async def hold(began):
@@ -151,27 +152,11 @@ def test_stream_yields_all_items(loop):
 
 def test_stream_yields_available_items_at_once(loop):
     async def one_and_no_more():
-        yield "first"
+        yield ["first"]
         await asyncio.Event().wait()
 
     stream = loop.stream(one_and_no_more())
     assert next(stream) == "first"
-    stream.close()
-
-
-def test_stream_reads_ahead_at_most_1000(loop):
-    made = []
-
-    async def make():
-        for each in range(100_000):
-            made.append(each)
-            yield each
-
-    stream = loop.stream(make())
-    assert next(stream) == 0
-    for _ in range(50):
-        loop.run(here())
-    assert len(made) <= 2002
     stream.close()
 
 
@@ -180,7 +165,7 @@ def test_closed_stream_closes_its_iterator(loop):
 
     async def make():
         try:
-            yield 1
+            yield [1]
             await asyncio.Event().wait()
         finally:
             closed.set()
@@ -193,7 +178,7 @@ def test_closed_stream_closes_its_iterator(loop):
 
 def test_stream_ends_when_loop_closes(loop):
     async def make():
-        yield 1
+        yield [1]
         await asyncio.Event().wait()
 
     stream, found, began = loop.stream(make()), [], threading.Event()
