@@ -10,13 +10,13 @@ from __future__ import annotations
 import numbers
 import os
 import re
-from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictInt
+from typing_extensions import Required, TypedDict  # pydantic needs it before Python 3.12
 
 from farcall.model import quantities, terminal
 
@@ -210,16 +210,6 @@ SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
 
 LONGEST_NAME = 253
 _SUBDOMAIN = re.compile(rf"{SUBDOMAIN}\Z")
-_MOUNT_TYPES = {"volume": "a claim's name", "bind": "a path on the node", "device": "a device"}
-_MOUNT_KEYS = ("type", "src", "dst", "readonly", "perm")
-_PERMISSIONS = re.compile(r"r?w?m?\Z")
-_TOLERATION_KEYS = {
-    "key": str,
-    "operator": str,
-    "value": str,
-    "effect": str,
-    "tolerationSeconds": int,
-}
 _NEVER = "never"
 
 
@@ -242,83 +232,52 @@ def _ttl(value: Any) -> Any:
     return None if value == _NEVER else _seconds(value)
 
 
-def _mounts(value: Any) -> list[dict[str, Any]]:
-    """Check a list of mounts, and add their defaults."""
-    return [_mount(each) for each in _tables(value, "[{type='volume', src='data', dst='/data'}]")]
+class Mount(TypedDict, total=False):
+    """Mount of the option ``mounts``; without its defaults only before the validation."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    type: Required[Literal["volume", "bind", "device"]]
+    src: Required[Annotated[str, PathText]]
+    dst: Annotated[str, PathText]
+    readonly: StrictBool
+    perm: str
 
 
-def _mount(given: Mapping[str, Any]) -> dict[str, Any]:
-    _refuse_other_keys(given, _MOUNT_KEYS, "a mount")
-    kind = given.get("type")
-    if kind not in _MOUNT_TYPES:
-        raise ValueError(f"type of a mount must be one of {', '.join(_MOUNT_TYPES)}, not {kind!r}")
-    source = _path(given.get("src"))
-    if not isinstance(source, str) or not source:
-        raise ValueError(f"a mount of type {kind} needs a src: {_MOUNT_TYPES[kind]}")
+def _complete(given: Mount) -> Mount:
+    """Check the paths and permissions of a mount, and add its defaults."""
+    kind, source = given["type"], given["src"]
+    is_device = kind == "device"
+    target = given.get("dst") or (source if is_device else "")
     if kind == "volume" and not _is_name(source):
         raise ValueError(f"src of a volume must be the name of a claim, not {source!r}")
-    target = _path(given.get("dst")) or (source if kind == "device" else None)
-    for name, path in (("dst", target), *((("src", source),) if kind != "volume" else ())):
-        if not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
+    for name, path in (("dst", target), ("src", "/" if kind == "volume" else source)):
+        if not path.startswith("/") or ".." in path.split("/"):
             raise ValueError(f"{name} of a mount must be an absolute path without ..: {path!r}")
-    if ":" in str(target):
+    if ":" in target:
         raise ValueError(f"dst of a mount must not contain a colon: {target!r}")
+    perm = given.get("perm") or ("rwm" if is_device else "")
+    if perm and not (is_device and re.fullmatch("r?w?m?", perm)):
+        raise ValueError(f"perm is for devices, letters of rwm in this order, not {perm!r}")
     readonly = given.get("readonly", False)
-    if not isinstance(readonly, bool):
-        raise ValueError(  # noqa: TRY004  # pydantic collects these
-            f"readonly of a mount must be true or false, not {readonly!r}"
-        )
-    return {
-        "type": kind,
-        "src": source,
-        "dst": target,
-        "readonly": readonly,
-        "perm": _permissions(kind, given.get("perm")),
-    }
+    return {"type": kind, "src": source, "dst": target, "readonly": readonly, "perm": perm}
 
 
-def _permissions(kind: str, given: Any) -> str:
-    """Check the permissions of a device: read, write and mknod."""
-    if given is None:
-        return "rwm" if kind == "device" else ""
-    if kind == "device" and isinstance(given, str) and given and _PERMISSIONS.match(given):
-        return given
-    if kind != "device" and given == "":
-        return ""
-    raise ValueError(f"perm is for devices, letters of rwm in this order, not {given!r}")
-
-
-def _tolerations(value: Any) -> list[dict[str, Any]]:
-    """Check the format of tolerations; the cluster checks their values.
+class Toleration(TypedDict, total=False):
+    """Toleration of the option ``tolerations``; the cluster checks its values.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
     """
-    tables = _tables(value, "[{key='gpu', operator='Exists', effect='NoSchedule'}]")
-    for table in tables:
-        _refuse_other_keys(table, _TOLERATION_KEYS, "a toleration")
-        for name, found in table.items():
-            kind = _TOLERATION_KEYS[name]
-            if not isinstance(found, kind) or isinstance(found, bool):
-                text = "a number of seconds" if kind is int else "a string"
-                raise ValueError(  # noqa: TRY004  # pydantic collects these
-                    f"{name} of a toleration must be {text}, not {found!r}"
-                )
-    return [dict(table) for table in tables]
 
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
-def _tables(value: Any, example: str) -> list[Mapping[str, Any]]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(e, Mapping) for e in value):
-        raise ValueError(f"use a list of tables, such as {example}")
-    return list(value)
-
-
-def _refuse_other_keys(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    other = [str(name) for name in given if name not in known]
-    if other:
-        raise ValueError(f"{what} has no {', '.join(other)}; its keys are {', '.join(known)}")
+    key: str
+    operator: str
+    value: str
+    effect: str
+    tolerationSeconds: StrictInt  # Kubernetes's name
 
 
 Secrets = BeforeValidator(_secrets)
 Ttl = BeforeValidator(_ttl)
-Mounts = BeforeValidator(_mounts)
-Tolerations = BeforeValidator(_tolerations)
+CompleteMount = AfterValidator(_complete)

@@ -47,8 +47,9 @@ from farcall.model.option_values import (
     LONGEST_NAME,
     MAX_TAGS,
     SUBDOMAIN,
+    CompleteMount,
     Gib,
-    Mounts,
+    Mount,
     Names,
     Number,
     Packages,
@@ -59,7 +60,7 @@ from farcall.model.option_values import (
     Secrets,
     Sources,
     Tags,
-    Tolerations,
+    Toleration,
     Ttl,
     UpperCase,
     has,
@@ -425,7 +426,7 @@ class Settings(BaseModel):
     )
     image_pull_secrets: Annotated[list[str], Secrets, _ON_KUBERNETES] = []
     node_selector: Annotated[dict[str, str], _ON_KUBERNETES] = {}
-    tolerations: Annotated[list[dict[str, Any]], Tolerations, _ON_KUBERNETES] = []
+    tolerations: Annotated[list[Toleration], _ON_KUBERNETES] = []
     s3_secret: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
     max_parallel: Annotated[int | None, Number, _ON_KUBERNETES] = Field(None, ge=1, le=100_000)
     ttl: Annotated[int | None, Ttl, _ON_KUBERNETES] = Field(86_400, ge=60, le=2**31 - 1)
@@ -433,7 +434,7 @@ class Settings(BaseModel):
         {}, repr=False
     )  # may hold secrets
     image: str = Field("", pattern=r"^\S*$", max_length=255)
-    mounts: Annotated[list[dict[str, Any]], Mounts, _ON_KUBERNETES] = []
+    mounts: Annotated[list[Annotated[Mount, CompleteMount]], _ON_KUBERNETES] = []
     shm_size: Annotated[float | None, Gib, _ON_KUBERNETES] = Field(None, gt=0, allow_inf_nan=False)
 
     def __init__(self, **options: Unpack[Options]) -> None:
@@ -902,12 +903,12 @@ def _explain(
 def _explain_one(
     problem: ErrorDetails, sources: Mapping[str, str], names: Mapping[str, str]
 ) -> str:
-    option = str(problem["loc"][0])
+    option, *inside = map(str, problem["loc"])
     found = problem["input"]
     kind = type(found).__name__
     shown = f"a {kind}" if option in _SECRET else f"{_PASSWORD.sub('', repr(found))} ({kind})"
     source = sources.get(option, "AWS_REGION or AWS_DEFAULT_REGION")  # other defaults are valid
-    name = names.get(option, option)
+    name = ".".join((names.get(option, option), *inside))
     return f"{name} is {shown}: {_allowed(option, problem)}. The value comes from {source}"
 
 
