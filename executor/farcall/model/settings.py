@@ -21,7 +21,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
@@ -749,56 +749,25 @@ def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict
             f"{path} has {', '.join(loose)} outside of the tables that farcall reads; put "
             f"options below a line {' or '.join(map(heading, SECTIONS))}"
         )
-    _refuse_misplaced(path, others, is_empty=not any(found.values()))
-    return found
-
-
-def _refuse_misplaced(path: Path, others: Mapping[str, Any], *, is_empty: bool) -> None:
-    """Reject tables that were meant for options, by their names or their contents.
-
-    Args:
-        path: The file.
-        others: Its other tables.
-        is_empty: Whether the file's sections contain no option.
-    """
-    for name, table in _tables(others):
-        last = name.removeprefix(f"{_OUTER}.")
-        if last != name and last.partition(".")[0] in _COVALENTS:
-            continue
-        is_stray = is_empty and any(option in Settings.model_fields for option in table)
-        near = difflib.get_close_matches(last.lower(), _MEANT, 1, _MEANT_RATIO)
-        if is_stray or near:
-            meant = _MEANT[near[0]] if near else BATCH
+    for name in others:
+        last = name.removeprefix(f"{_OUTER}.").lower()
+        near = difflib.get_close_matches(last, _MEANT, 1, _MEANT_RATIO)
+        if near:
             raise SettingsError(
                 f"{path} has a table [{name}], which farcall does not read; did you mean "
-                f"{heading(meant)}?"
+                f"{heading(_MEANT[near[0]])}?"
             )
+    return found
 
 
 _OUTER = "executors"
 _MEANT = {
-    **{".".join(section): backend for backend, section in SECTIONS.items()},
-    **{section[1]: backend for backend, section in SECTIONS.items()},
+    **{inner: backend for backend, (_, inner) in SECTIONS.items()},
     **dict.fromkeys((_OUTER, "farcall"), BATCH),
 }
-"""Correct names for misspelled tables, and the backends whose sections they mean."""
+"""Names that a misspelled table resembles, and the backends whose sections they mean."""
 
 _MEANT_RATIO = 0.8
-
-_COVALENTS = {
-    *("awsbraket", "awsecs", "awslambda", "azurebatch", "base", "braket", "dask", "ec2"),
-    *("gcpbatch", "local", "remote_executor", "slurm", "ssh"),
-}
-"""Covalent's other executors, whose tables have options of the same names, such as cache_dir."""
-
-
-def _tables(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield tables with their names; a table of tables is replaced by its contents."""
-    for name, found in tables.items():
-        if found and all(isinstance(value, dict) for value in found.values()):
-            yield from ((f"{name}.{key}", value) for key, value in found.items())
-        else:
-            yield name, found
 
 
 _NOT_HERE = ("endpoint_url", "profile", "credentials", "kubeconfig", "context")

@@ -387,7 +387,7 @@ def test_non_table_section_is_named():
         ("vcpu = 4\n[executors.awsbatch]\nmemory = 8\n", "vcpu outside of the tables"),
         (
             "[executor.awsbatch]\nvcpu = 4\n",
-            "a table [executor.awsbatch], which farcall",
+            "a table [executor], which farcall",
         ),
         ("[awsbatch]\n", "a table [awsbatch], which farcall"),
         (
