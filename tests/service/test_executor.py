@@ -17,8 +17,7 @@ import boto3
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor, FarcallError, JobCancelledError, JobLostError, JobStatus
-from tests.support.foreign import submit
+from farcall import BatchExecutor, JobCancelledError, JobStatus
 
 pytestmark = pytest.mark.core
 
@@ -88,15 +87,6 @@ async def test_another_process_attaches_to_job(
         out, _ = await process.communicate()
 
     assert out.decode().split() == ["42", "2"]
-
-
-async def test_attaching_to_foreign_job_raises(executor: BatchExecutor) -> None:
-    with pytest.raises(JobLostError, match="does not know job nonsense"):
-        await executor.attach("nonsense").result()
-
-    foreign = submit(boto3.client("batch"), executor.settings.queue)
-    with pytest.raises(FarcallError, match="was not submitted by farcall"):
-        await executor.attach(foreign).result()
 
 
 async def test_cancelled_await_cancels_job(executor: BatchExecutor) -> None:

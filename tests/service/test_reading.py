@@ -6,17 +6,13 @@ later.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from farcall.engine.fetcher import Usage
 from farcall.engine.logs import reader
 from farcall.engine.session import session_for
-from farcall.model.errors import FarcallError
 
 MANY = 3000
 
@@ -102,20 +98,3 @@ async def test_long_output_is_read_and_tailed(executor):
     assert await read(executor, job.id, since=found[-1].at) == [
         line for line in found if line.at >= found[-1].at
     ]
-
-
-async def test_only_array_task_is_read(executor):
-    jobs = [job async for job in _children(executor)]
-    assert texts(await read(executor, jobs[1].id, follow=True)) == ["1"]
-
-    parent = jobs[0].id.partition(":")[0]
-    with pytest.raises(
-        FarcallError, match=f"is an array of 2; name one of its tasks, {parent}:0 to"
-    ):
-        await read(executor, parent)
-
-
-async def _children(executor):
-    patient = executor.with_options(linger_s=0.5)
-    for job in await asyncio.gather(*(patient.submit(print, n) for n in range(2))):
-        yield job
