@@ -6,11 +6,9 @@ Starts the runtime as a process, because exit codes, signals and streams belong 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import multiprocessing
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -287,40 +285,6 @@ def test_container_without_streams_runs_task(attempt, closed):
     assert (0, "") == made.end()
     outcome = made.outcome()
     assert (b"to stdout\n", b"to stderr\n") == (bytes(outcome.stdout), bytes(outcome.stderr))
-
-
-@pytest.fixture
-def unread():
-    """The writing end of a full pipe."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writer, bytes(select.PIPE_BUF))
-    os.set_blocking(writer, True)
-    yield writer
-    os.close(reader)
-    os.close(writer)
-
-
-def test_unread_output_does_not_block_outcome(attempt, proxy, tmp_path, unread):
-    """Neither the task's output nor the warnings about denied uploads block it."""
-
-    def work(go):
-        os.write(1, b"x" * 3_000_000)
-        os.write(2, b"y" * 3_000_000)
-        while not Path(go).exists():
-            time.sleep(0.02)
-        return 7
-
-    go = tmp_path / "go"
-    proxy.lasting["s3 PUT streams"] = "denied"
-    made = attempt(work, str(go)).start(stdout=unread, stderr=unread)
-    until(lambda: proxy.counts["s3 PUT streams"])
-    go.touch()
-
-    assert 0 == made.end()[0]
-    assert 7 == value_of(made.outcome())
 
 
 @pytest.mark.parametrize("stays", ["process", "handler", "flush"])

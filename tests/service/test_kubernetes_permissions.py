@@ -19,7 +19,7 @@ import farcall_local
 from farcall import BatchExecutor, Job, JobCancelledError
 from tests.docs.pages import run_installed
 from tests.local.cluster import Cluster
-from tests.support.patience import PATIENCE_S, until, until_async
+from tests.support.patience import PATIENCE_S, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -69,11 +69,6 @@ def grant(cluster: Cluster, without: tuple[str, str] | None = None) -> None:
 def hold(begun: str) -> None:
     Path(begun).touch()
     time.sleep(PATIENCE_S)
-
-
-def hold_until(path: str) -> int:
-    until(Path(path).exists)
-    return 1
 
 
 async def _has_reason(job: Job[Any], word: str) -> bool:
@@ -145,26 +140,3 @@ async def test_documented_role_suffices_for_session(
     # Every user may review access, and doctor reads a Secret only if permitted.
     assert ours - granted() == {"create selfsubjectaccessreviews", "get secrets"}
     assert granted() - ours == {"get serviceaccounts"}  # with service_account
-
-
-@pytest.mark.slow
-async def test_api_server_restart_loses_no_call(
-    own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
-) -> None:
-    """It responds with 403 to watches and requests until it has loaded its roles."""
-    grant(cluster)
-    async with BatchExecutor(**OPTIONS, retry_attempts=1) as opened:
-        job = await opened.submit(hold_until, str(tmp_path / "go"))
-        await until_async(lambda: job.detail())
-        await asyncio.to_thread(own.kubernetes.restart)
-        other = await opened.submit(abs, -2)
-        (tmp_path / "go").touch()
-        assert (await job.result(), await other.result()) == (1, 2)
-
-
-@pytest.mark.slow
-def test_doctor_names_missing_permissions(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "rolebindings", "--all")
-    done = run_installed("farcall", "doctor", FARCALL_CONTEXT=USER)
-    assert done.returncode != 0
-    assert "jobs" in done.stdout + done.stderr

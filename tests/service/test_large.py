@@ -5,19 +5,14 @@ Starts the local AWS emulator. The tests are slow, because they upload gigabytes
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from farcall import BatchExecutor
-from farcall.payload import spill
 from farcall_local import LocalAWS
 
 pytestmark = pytest.mark.slow
@@ -82,30 +77,3 @@ async def test_unpicklable_task_fails_large_upload(
     broken = [bytes(10_000_000)] * 5 + [(part for part in "ab")]
     with pytest.raises(Exception, match=r"argument 1 \(generator\) cannot be pickled"):
         await size.map(broken)
-
-
-def is_mapped(folder: Path) -> bool:
-    return str(folder) in Path("/proc/self/maps").read_text(encoding="utf-8")
-
-
-async def test_huge_result_is_mapped_from_file(
-    make_executor: Callable[..., BatchExecutor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spill, "is_needed", lambda size: size > 2**26)
-    folder = tmp_path / "cache"
-    async with make_executor(cache_dir=str(folder), memory=4) as executor:
-
-        @executor.task
-        def count(size: int) -> np.ndarray:
-            return np.arange(size)
-
-        array = await count(2**24)
-
-    assert folder.is_dir()
-    assert list(folder.iterdir()) == []  # the file has no name
-    array[0] = 7  # changes memory, not the file
-    assert (array[0], array[-1], array.sum()) == (7, 2**24 - 1, 2**23 * (2**24 - 1) + 7)
-    assert is_mapped(folder)
-    del array
-    gc.collect()
-    assert not is_mapped(folder)

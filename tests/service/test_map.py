@@ -12,8 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -25,9 +23,8 @@ from farcall import (
     BatchExecutor,
     JobStatus,
 )
-from farcall.backends.batch.backend import BatchBackend
 from farcall.engine.session import session_for
-from tests.support.patience import PATIENCE_S, until
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.mark.core
@@ -38,41 +35,6 @@ async def test_results_have_argument_order(executor: BatchExecutor) -> None:
     assert len(sweep.job_ids) == 1
     detail = await executor.attach(sweep.job_ids[0]).detail()
     assert detail.array_size == 12
-
-
-def arrays_of(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the size of arrays."""
-    few = replace(BatchBackend.capabilities, largest_array=most)
-    monkeypatch.setattr(BatchBackend, "capabilities", few)
-
-
-async def test_long_map_becomes_several_arrays(
-    make_executor: Callable[..., BatchExecutor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The first runs while the later ones are still being read."""
-    arrays_of(3, monkeypatch)
-    monkeypatch.setattr(
-        "farcall.payload.pickling._TOGETHER", 1
-    )  # tasks are pickled one after the other
-
-    def work(x: int, folder: str) -> int:
-        Path(folder, str(x)).touch()
-        return 10 * x
-
-    class Late:
-        """An argument that is pickled after the first array's calls have run."""
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            until(lambda: len(list(tmp_path.iterdir())) >= 6)
-            return str, (str(tmp_path),)
-
-    arguments = [str(tmp_path)] * 12 + [Late()] * 2
-    async with make_executor() as executor:
-        sweep = executor.task(work).map(range(14), arguments, chunksize=2)
-
-        assert await sweep == [10 * x for x in range(14)]
-        details = [await executor.attach(job_id).detail() for job_id in sweep.job_ids]
-    assert [detail.array_size for detail in details] == [3, 3, 0]
 
 
 # --- cancellation -------------------------------------------------------------------------------

@@ -123,24 +123,6 @@ async def test_nodes_reach_main_address(gang: BatchExecutor, tmp_path: Path) -> 
     assert await gang.task(meet)(str(tmp_path)) == [[1, 2], [], []]
 
 
-def large(size: int) -> bytes:
-    return bytes([farcall_runtime.node().index]) * size
-
-
-async def test_large_node_values_are_deleted(
-    make_executor: Callable[..., BatchExecutor], aws: farcall_local.LocalAWS
-) -> None:
-    size = 3_000_000
-    async with make_executor(nodes=3) as gang:
-        job = await gang.submit(large, size)
-        await job.wait()
-        bucket = Bucket(aws, job)
-        values = [key for key in bucket.keys() if "/values/" in key]  # noqa: SIM118
-        assert {key.split("/")[-3] for key in values} == {"1", "2"}
-        assert await job.result() == [bytes([index]) * size for index in range(3)]
-    assert bucket.keys() == []
-
-
 # --- failures -----------------------------------------------------------------------------------
 
 
@@ -177,31 +159,6 @@ async def test_node_failure_stops_main_node(gang: BatchExecutor, tmp_path: Path)
     assert "in fail_on" in why.traceback
     of_node = await explain.explain(session, await session.describe(f"{job.id}#2"))
     assert of_node.sentence == "the function raised LookupError: on node 2"
-
-
-# --- retries, cancel, time limit ----------------------------------------------------------------
-
-
-def fail_at_first(folder: str) -> tuple[int, str]:
-    index = farcall_runtime.node().index
-    attempt = os.environ["AWS_BATCH_JOB_ATTEMPT"]
-    if index == 1 and attempt == "1":
-        raise LookupError("the first attempt")
-    if attempt == "1" and index == 2:
-        return index, attempt
-    if attempt == "1":
-        time.sleep(PATIENCE_S)
-    return index, attempt
-
-
-async def test_all_nodes_are_retried(
-    make_executor: Callable[..., BatchExecutor], aws: farcall_local.LocalAWS, tmp_path: Path
-) -> None:
-    async with make_executor(nodes=3, retry_attempts=2, retry_on="failure") as gang:
-        job = await gang.submit(fail_at_first, str(tmp_path))
-        assert await job.result() == [(0, "2"), (1, "2"), (2, "2")]
-        bucket = Bucket(aws, job)
-    assert bucket.keys() == []
 
 
 # --- untrusted parties --------------------------------------------------------------------------

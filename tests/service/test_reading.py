@@ -78,23 +78,3 @@ async def test_collected_job_is_followed_in_cloudwatch(executor, tmp_path):
     assert texts(found)[:-1] == ["first", *map(str, range(500))]
     assert Usage.logged(texts(found)) is not None
     assert [line.stream for line in found] == ["stdout", *["log"] * 501]
-
-
-# --- finished -----------------------------------------------------------------------------------
-
-
-async def test_long_output_is_read_and_tailed(executor):
-    def work():
-        for number in range(40_000):
-            print(f"{number:099d}")
-        print("to stderr", file=sys.stderr)
-
-    job = await executor.submit(work)
-    found = await read(executor, job.id, follow=True)
-    assert texts(found, "stdout") == [f"{n:099d}" for n in range(40_000)]
-
-    end = await read(executor, job.id, tail=3, streams=["stdout"])
-    assert texts(end) == [f"{n:099d}" for n in range(39_997, 40_000)]
-    assert await read(executor, job.id, since=found[-1].at) == [
-        line for line in found if line.at >= found[-1].at
-    ]

@@ -13,17 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from farcall.covalent.api import Covalent, dispatcher_section
 from farcall.model.errors import FarcallError
-from farcall_local.command import handling
+from tests.support.patience import until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,8 +31,6 @@ START_TIMEOUT_S = 90.0
 #: Time limit in seconds for a stopped server to cancel its dispatches and exit.
 STOP_TIMEOUT_S = 10.0
 
-#: Poll interval while a server starts or stops, in seconds.
-_POLL_S = 0.05
 _LOG_TAIL_LINES = 30
 #: Time limit for a killed process to release its port, in seconds.
 _FREE_S = 5.0
@@ -98,28 +93,20 @@ class CovalentServer:
     It runs in a child process that exits when this process exits for any reason. Its state is in
     its home: a later server with the same home has the same port and the same dispatches. Every
     client that can reach its port can run code as this user, so it listens only on the loopback
-    interface.
-
-    Example::
-
-        with CovalentServer(Path("covalent")) as server:
-            subprocess.run([sys.executable, "workflow.py"], env=os.environ | server.environment)
+    interface. It has no Dask cluster.
 
     Args:
         home: Directory for all of Covalent's files; created if it is missing.
         environment: Additional environment variables for the server, such as those of an AWS
             account. This process's own ``COVALENT_*`` variables are not passed on.
         python: Interpreter of the environment in which Covalent is installed.
-        cluster: Whether to start a Dask cluster, which takes a few seconds more. Without it, an
-            electron without an executor runs on Covalent's ``local`` executor.
 
     Attributes:
         home: Absolute path of the home.
         port: Port of every service and of the web UI.
         address: URL of the server.
         environment: Environment variables with which ``import covalent`` in another process finds
-            the server and does not change the user's configuration. They must be set before the
-            import. They contain directories and the address, but not the server's environment.
+            the server and does not change the user's configuration.
     """
 
     def __init__(
@@ -128,20 +115,13 @@ class CovalentServer:
         environment: Mapping[str, str] | None = None,
         *,
         python: str = sys.executable,
-        cluster: bool = False,
     ) -> None:
         self.home = home.absolute()
-        if urllib.parse.quote(str(self.home)) != str(self.home):
-            raise FarcallError(
-                f"home is {str(self.home)!r}; Covalent's client cannot read results below a path "
-                "with blanks or letters beyond ASCII: choose another one"
-            )
         self.port = _configured_port(self.home) or _free_port()
         self.address = f"http://{_LOOPBACK}:{self.port}"
-        self.environment = _client_environment(self.home, self.port, cluster=cluster)
+        self.environment = _client_environment(self.home, self.port)
         self._given = dict(environment or {})
         self._python = python
-        self._cluster = cluster
         self._log = self.home / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -158,19 +138,9 @@ class CovalentServer:
         self.stop()
 
     @property
-    def running(self) -> bool:
-        """Whether the process is running."""
-        return self._process is not None and not _has_ended(self._process)
-
-    @property
     def pid(self) -> int:
-        """ID of the server's process, which leads its own process group.
-
-        Raises:
-            FarcallError: The server was not started, or was stopped with `stop` or `kill`.
-        """
-        if self._process is None:
-            raise FarcallError(f"The Covalent server in {self.home} was not started.")
+        """ID of the server's process, which leads its own process group."""
+        assert self._process is not None, f"the server in {self.home} was not started"
         return self._process.pid
 
     @property
@@ -182,24 +152,15 @@ class CovalentServer:
         """Start the server and wait until it responds. No-op if it is running.
 
         Raises:
-            FarcallError: The server has exited or does not respond, or its port is in use; the
-                message contains the end of the log.
+            AssertionError: The server has exited or does not respond, or its port is in use.
         """
-        if self.running:
+        if self._process is not None and not self._has_ended():
             return
         self.kill()
-        patience = time.monotonic() + _FREE_S
-        while not _is_free(self.port) and time.monotonic() < patience:
-            time.sleep(_POLL_S)
-        if not _is_free(self.port):
-            raise FarcallError(
-                f"Port {self.port} of the Covalent server in {self.home} is in use. "
-                "End who uses it, or delete config/covalent.conf there to choose another."
-            )
+        until(lambda: _is_free(self.port), _FREE_S)
         try:
-            with _held_back():
-                self._process = self._launch()
-            self._await_answer(self._process)
+            self._process = self._launch()
+            until(self._answers, START_TIMEOUT_S)
         except BaseException:
             self.kill()
             raise
@@ -210,10 +171,8 @@ class CovalentServer:
             return
         assert self._process.stdin is not None
         self._process.stdin.close()
-        # The server tries to exit by itself first.
-        deadline = time.monotonic() + STOP_TIMEOUT_S + 1
-        while not _has_ended(self._process) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        with contextlib.suppress(AssertionError):  # the server tries to exit by itself first
+            until(self._has_ended, STOP_TIMEOUT_S + 1)
         self.kill()
 
     def kill(self) -> None:
@@ -229,12 +188,12 @@ class CovalentServer:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         options = {
-            "arguments": ["--port", str(self.port), *([] if self._cluster else ["--no-cluster"])],
+            "arguments": ["--port", str(self.port), "--no-cluster"],
             "configuration": {
                 "dispatcher.address": _LOOPBACK,
                 "dispatcher.port": self.port,
                 "user_interface.port": self.port,
-                "sdk.no_cluster": "false" if self._cluster else "true",
+                "sdk.no_cluster": "true",
             },
             "timeout": STOP_TIMEOUT_S,
         }
@@ -262,32 +221,24 @@ class CovalentServer:
                 start_new_session=True,
             )
 
-    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if _has_ended(process):
-                raise FarcallError(f"The Covalent server ended while starting.\n{self._tail()}")
-            if time.monotonic() > deadline:
-                raise FarcallError(
-                    f"The Covalent server does not answer after {START_TIMEOUT_S:.0f} s.\n"
-                    f"{self._tail()}"
-                )
-            time.sleep(_POLL_S)
-
     def _answers(self) -> bool:
         """Return whether the server responds and can read its database."""
+        tail = "\n".join(self.log.splitlines()[-_LOG_TAIL_LINES:])
+        assert not self._has_ended(), f"the Covalent server ended while starting:\n{tail}"
         try:
             Covalent(self.address).latest()
         except FarcallError:
             return False
         return True
 
-    def _tail(self) -> str:
-        lines = self.log.splitlines()[-_LOG_TAIL_LINES:]
-        return "\n".join([f"The end of {self._log}:", *lines])
+    def _has_ended(self) -> bool:
+        """Return whether the process has exited, without reaping it, so its ID is not reused."""
+        assert self._process is not None
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
 
-def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, str]:
+def _client_environment(home: Path, port: int) -> dict[str, str]:
     """Return environment variables that make Covalent use a home.
 
     Covalent creates its configuration file from these variables when the server or a client first
@@ -298,7 +249,7 @@ def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, st
         "COVALENT_CONFIG_DIR": str(home / "config"),
         "COVALENT_EXECUTOR_DIR": str(home / "config" / "executor_plugins"),
         "COVALENT_DATA_DIR": str(home / "results"),
-        "COVALENT_DATABASE": str(_database(home)),
+        "COVALENT_DATABASE": str(home / "data" / "dispatcher.sqlite"),
         "COVALENT_CACHE_DIR": str(home / "cache"),
         "COVALENT_LOGDIR": str(home / "cache"),
         # For paths without a COVALENT_* variable, mainly the executors' working directories.
@@ -306,12 +257,8 @@ def _client_environment(home: Path, port: int, *, cluster: bool) -> dict[str, st
         "XDG_DATA_HOME": str(home / "data"),
         "COVALENT_DISPATCHER_ADDR": _LOOPBACK,
         "COVALENT_SVC_PORT": str(port),
-        "COVALENT_DISABLE_DASK": "0" if cluster else "1",
+        "COVALENT_DISABLE_DASK": "1",
     }
-
-
-def _database(home: Path) -> Path:
-    return home / "data" / "dispatcher.sqlite"
 
 
 def _configured_port(home: Path) -> int | None:
@@ -323,10 +270,7 @@ def _configured_port(home: Path) -> int | None:
 
 
 def _free_port() -> int:
-    for port in random.sample(_PORTS, 100):
-        if _is_free(port):
-            return port
-    raise FarcallError(f"No free port between {_PORTS.start} and {_PORTS.stop}.")
+    return next(port for port in random.sample(_PORTS, 100) if _is_free(port))
 
 
 def _is_free(port: int) -> bool:
@@ -338,27 +282,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a process has exited, without reaping it, so that its ID is not reused."""
-    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    return os.waitid(os.P_PID, process.pid, flags) is not None
-
-
-@contextlib.contextmanager
-def _held_back() -> Iterator[None]:
-    """Defer signals, so that a handler that raises does not run between two steps.
-
-    No-op in other threads than the main thread, because handlers run only in the main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    try:
-        with handling(held.append):
-            yield
-    finally:
-        for number in held:
-            signal.raise_signal(number)
