@@ -10,10 +10,10 @@ import asyncio
 import pytest
 
 from farcall import Settings
-from farcall.aws.findings import FAILED, OK, WARNING
 from farcall.backends.kubernetes import doctor
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.kubeconfig import read
+from farcall.model.findings import FAILED, OK, WARNING
 from farcall.model.timing import Timing
 from farcall.operations.doctor import examine
 

@@ -1,21 +1,15 @@
-"""Findings of health checks, including those of failed checks."""
+"""Findings of failed health checks."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
 
 from farcall.aws import error_translation
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.findings import FAILED, NOT_CHECKED, Finding, parted
 from farcall.model.settings_help import origin
-
-OK = "ok"
-WARNING = "warning"
-FAILED = "failed"
-NOT_CHECKED = "not checked"
 
 _ACTIONS = {
     "DeleteObject": "s3:DeleteObject",
@@ -37,32 +31,6 @@ _ACTIONS = {
 
 _NEEDED = ("DeleteObject", "GetObject", "ListObjectsV2", "PutObject")
 """Operations that every job needs."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Result of one check.
-
-    Attributes:
-        check: Its name, one or two words.
-        verdict: ``ok``, ``warning``, ``failed`` or ``not checked``.
-        found: The observation.
-        remedy: The remedy; empty if none is needed.
-    """
-
-    check: str
-    verdict: str
-    found: str
-    remedy: str = ""
-
-
-_REMEDY = re.compile(r"; |\. (?=[A-Z])")
-
-
-def parted(text: str) -> tuple[str, str]:
-    """Split a message into the finding and the remedy."""
-    found, *rest = _REMEDY.split(text, maxsplit=1)
-    return found, "".join(rest)
 
 
 def told(check: str, error: Exception) -> Finding:

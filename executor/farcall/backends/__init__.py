@@ -18,7 +18,7 @@ def open_backend(settings: Settings, access: Aws) -> Backend:
     if settings.backend == KUBERNETES:
         from farcall.backends.kubernetes.backend import KubernetesBackend
 
-        return KubernetesBackend(access, settings)
+        return KubernetesBackend(access.timing, settings)
     from farcall.backends.batch.backend import BatchBackend
 
     return BatchBackend(access)

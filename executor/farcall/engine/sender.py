@@ -23,12 +23,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from farcall.aws import error_translation
-from farcall.aws.paced_client import Ticket, Tries
+from farcall.aws.paced_client import Tries
 from farcall.backends.base import Backend, JobSpec, platform_of, raise_first
 from farcall.model import clock
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.failure_reasons import WITHDRAWN
+from farcall.model.pacing import Ticket
 from farcall.model.settings import Settings
 from farcall.model.timing import Timing
 from farcall.model.workflows import Workflow

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from farcall.aws.access import Access
-from farcall.aws.paced_client import Ticket
 from farcall.backends.base import Backend, JobSpec, Runtime, raise_first
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
+from farcall.model.pacing import Ticket
 from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes

@@ -11,16 +11,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import clients, endpoints, error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.findings import (
-    FAILED,
-    NOT_CHECKED,
-    OK,
-    WARNING,
-    Finding,
-    guarded,
-    parted,
-    told,
-)
+from farcall.aws.findings import guarded, told
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.deploy import stack_options
@@ -29,6 +20,7 @@ from farcall.deploy.contents import TAG
 from farcall.deploy.stack import Stack
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, parted
 from farcall.model.names import BATCH
 from farcall.model.settings import Settings
 from farcall.model.settings_help import origins

@@ -12,10 +12,10 @@ from botocore.exceptions import ClientError
 
 from farcall.aws.access import Access
 from farcall.aws.clients import Aws
-from farcall.aws.findings import OK, Finding
 from farcall.backends.base import Backend
 from farcall.backends.batch.backend import BatchBackend
 from farcall.backends.batch.preflight import Image, Resources, role_arn
+from farcall.model.findings import OK, Finding
 from farcall.model.settings import Settings
 from farcall.testing.bucket import FakeAccess
 from farcall.testing.platform import FakePlatform

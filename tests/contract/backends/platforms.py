@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import pytest
 
 from farcall import JobDetail, JobStatus, Settings
-from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine.session import Session
 from farcall.engine.submitter import job_of
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.failure_reasons import STUCK
+from farcall.model.pacing import Ticket
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
 from farcall.payload.pickling import pack_calls, pack_function

@@ -12,11 +12,11 @@ import pytest
 
 import farcall
 from farcall import JobDetail, JobStatus, ServiceError, Settings
-from farcall.aws.paced_client import Ticket
 from farcall.engine.fetcher import Usage
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
 from farcall.model.failure_reasons import OWN_REASON
+from farcall.model.pacing import Ticket
 from farcall_runtime import contract
 from tests.contract.backends.platforms import ENDED, PLACES, Jobs
 from tests.support.patience import PATIENCE_S, until_async

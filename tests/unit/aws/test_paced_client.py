@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from farcall.aws.paced_client import Limiter, PacedClient, Tries
+from farcall.aws.paced_client import PacedClient, Tries
 from farcall.model.errors import ServiceError
+from farcall.model.pacing import Limiter
 from farcall_local.batch.limits import Bucket
 from tests.unit.fakes import TIMING, Client, refusal
 

@@ -9,10 +9,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from farcall import Settings
-from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine.sender import Sender
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.pacing import Ticket
 from farcall.model.timing import Timing
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle

@@ -16,9 +16,9 @@ from obstore.store import LocalStore
 import farcall
 import farcall_runtime
 from farcall import BatchExecutor, JobStatus, Settings
-from farcall.aws.paced_client import Ticket
 from farcall.backends.base import JobSpec
 from farcall.engine.session import session_for
+from farcall.model.pacing import Ticket
 from farcall.model.submission import Submission
 from farcall.testing import (
     Cancelled,

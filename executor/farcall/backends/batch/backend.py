@@ -11,8 +11,7 @@ from typing import Any
 
 from farcall.aws import console_urls
 from farcall.aws.clients import Aws
-from farcall.aws.findings import Finding
-from farcall.aws.paced_client import Ticket, Tries
+from farcall.aws.paced_client import Tries
 from farcall.backends import groups
 from farcall.backends.base import Capabilities, JobSpec, Log, Runtime
 from farcall.backends.batch import cloudwatch, doctor, placement, preflight, raw_requests
@@ -26,7 +25,9 @@ from farcall.backends.batch.documents import (
 )
 from farcall.backends.batch.preflight import Resources
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
+from farcall.model.findings import Finding
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.pacing import Ticket
 from farcall.model.settings import Settings
 
 _log = logging.getLogger("farcall")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.paced_client import Meter, PacedClient, Ticket, Tries, is_throttling
+from farcall.aws.paced_client import PacedClient, Tries, is_throttling
 from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.failure_reasons import may_be_stopped
@@ -20,6 +20,7 @@ from farcall.backends.batch.resubmission import options_of, requests_of
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.pacing import Meter, Ticket
 
 _log = logging.getLogger("farcall")
 

@@ -13,7 +13,7 @@ from typing import Any
 from farcall.aws import clients
 from farcall.aws.clients import Aws
 from farcall.aws.endpoints import DOMAINS
-from farcall.aws.findings import FAILED, OK, WARNING, Finding, told
+from farcall.aws.findings import told
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import resource_requirements, runs_on_fargate
@@ -26,6 +26,7 @@ from farcall.backends.batch.preflight import (
 )
 from farcall.model.clock import within
 from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.findings import FAILED, OK, WARNING, Finding
 from farcall.model.settings import Settings
 from farcall_runtime.contract import PROTOCOL_VERSION
 

@@ -20,9 +20,6 @@ from collections.abc import (
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from farcall.aws.access import Access
-from farcall.aws.findings import OK, Finding
-from farcall.aws.paced_client import Meter, Ticket
 from farcall.backends.base import Capabilities, JobSpec, Log
 from farcall.backends.kubernetes import describe, documents, kubeconfig, logs, nodes
 from farcall.backends.kubernetes.client import Kube, path_of
@@ -42,9 +39,12 @@ from farcall.backends.kubernetes.names import (
 from farcall.backends.kubernetes.termination import Terminator
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, ServiceError, SettingsError, SubmissionError
+from farcall.model.findings import OK, Finding
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import KUBERNETES
+from farcall.model.pacing import Meter, Ticket
 from farcall.model.settings import Settings
+from farcall.model.timing import Timing
 
 # --- Creation of Kubernetes objects, exactly once ----------------------------------------------
 #
@@ -284,7 +284,7 @@ class KubernetesBackend:
     """Jobs of one namespace; see `farcall.backends.base.Backend` for the methods.
 
     Args:
-        access: The open clients, for the timing.
+        timing: Time limits and retries of requests.
         settings: The options that select the cluster.
     """
 
@@ -298,7 +298,7 @@ class KubernetesBackend:
         ids_are_names=True,
     )
 
-    def __init__(self, access: Access, settings: Settings) -> None:
+    def __init__(self, timing: Timing, settings: Settings) -> None:
         self._settings = settings
         self.meter = Meter()
         self._kube: Kube | None = None
@@ -308,7 +308,7 @@ class KubernetesBackend:
         except SettingsError as error:  # a plan needs no cluster
             self._without = error
             return
-        self._kube = Kube(connection, settings.namespace, access.timing, self.meter)
+        self._kube = Kube(connection, settings.namespace, timing, self.meter)
 
     @property
     def kube(self) -> Kube:

@@ -26,11 +26,11 @@ from urllib.parse import urlsplit
 import aiohttp
 from multidict import CIMultiDict
 
-from farcall.aws.paced_client import Limiter, Meter, Ticket
 from farcall.backends.kubernetes.error_translation import Call, KubeError, broken, place, refused
 from farcall.backends.kubernetes.kubeconfig import Connection, Credentials, Proof
 from farcall.model import clock
 from farcall.model.errors import FarcallError, SettingsError
+from farcall.model.pacing import Limiter, Meter, Ticket
 from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")

@@ -13,12 +13,12 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from farcall.aws.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import documents, names
 from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, look_up, named_objects
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
+from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 from farcall.model.settings import Settings
 
 LEAST_VERSION = (1, 33)

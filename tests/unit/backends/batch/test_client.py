@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.aws.paced_client import Ticket
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
+from farcall.model.pacing import Ticket
 from tests.unit.fakes import TIMING, Client, broken, no_answer, not_sent, refusal
 
 REQUEST = {"jobName": "simulate-0a1b", "jobQueue": "queue", "jobDefinition": "arn:1"}

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from farcall.aws.paced_client import Ticket
 from farcall.backends.kubernetes.client import MERGE_PATCH
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.model.errors import SettingsError
+from farcall.model.pacing import Ticket
 from tests.support.patience import until_async
 from tests.unit.backends.kubernetes.api_server import cut, give, kubeconfig, opened, refuse, tell
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from farcall.aws.paced_client import Ticket
 from farcall.backends.kubernetes.backend import check_submission as check
 from farcall.backends.kubernetes.backend import create, delete, marked
 from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, MANAGED_LABEL
 from farcall.model.errors import SettingsError, SubmissionError
+from farcall.model.pacing import Ticket
 from tests.unit.backends.kubernetes.api_server import cut, give, refuse
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
