@@ -272,7 +272,6 @@ class CallReader:
 
     Attributes:
         given: Number of returned calls.
-        task: Task to cancel and await at the end; None if there is none.
     """
 
     def __init__(self, inputs: Inputs, chunksize: int, linger_s: float) -> None:
@@ -283,7 +282,6 @@ class CallReader:
         self._began = clock.now()
         self._ahead = None if inputs.is_at_hand else inputs.ahead()
         self._block = inputs.at_hand() if inputs.is_at_hand else iter(())
-        self.task = self._ahead.task if self._ahead else None
 
     async def groups(self) -> Iterator[list[Call]] | None:
         """Wait for calls; return the available groups, which any thread may consume.
@@ -316,10 +314,12 @@ class CallReader:
             fitting = _AHEAD_BYTES * self.given // self._given_bytes
             self._ahead.most = max(self._chunksize, min(_MOST_AHEAD, fitting))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop reading."""
         if self._ahead is not None:
             self._ahead.close()
+            if self._ahead.task is not None:
+                await asyncio.gather(self._ahead.task, return_exceptions=True)
 
     def _grouped(self, calls: Iterator[Arguments]) -> Iterator[list[Call]]:
         while some := list(itertools.islice(calls, self._chunksize)):

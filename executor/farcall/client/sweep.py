@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.aws import error_translation
@@ -19,7 +27,6 @@ from farcall.client.call_reader import CallReader, Inputs
 from farcall.client.frames import hide_if_meant
 from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.progress import Progress
-from farcall.client.retried_sweep import RetriedSweep, Source
 from farcall.client.sweep_state import Fetched, Ready, SweepState
 from farcall.engine.fetcher import Delivered, Output
 from farcall.engine.session import Session, session_for
@@ -44,6 +51,7 @@ from farcall.storage.store import Arrived
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from farcall.client.retried_sweep import RetriedSweep
     from farcall.model.settings import Options
 
 _log = logging.getLogger("farcall")
@@ -58,29 +66,29 @@ _MOST_UNTAKEN = 10_000
 _NOBODY = "no caller waits for it anymore"
 
 
-class Sweep(Awaitable[list[R]]):
-    """The calls of one `Task.map`, which start when the sweep is awaited or iterated over.
+@dataclass(frozen=True)
+class Source:
+    """Job of a map or a retry.
 
-    ``await sweep`` returns the results in the order of the arguments. ``async for index, value in
-    sweep`` yields results as they arrive, and ``async for result in sweep.results()`` yields a
-    `farcall.CallResult` of each call, with its printed output, duration and error.
+    Attributes:
+        submission: The job.
+        calls: For each of its tasks, the indexes of its calls in the map.
+    """
 
-    If the caller stops waiting (an exception, a cancelled wait, a loop left with ``break``), the
-    unfinished jobs are terminated. If a call raises an exception, the exception gets an attribute
-    ``map_failure``: how many calls had returned by then, and how to collect their results. The
-    map's jobs then have the state FAILED.
+    submission: Submission
+    calls: Sequence[Sequence[int]]
 
-    In a loop, results that were not yielded yet stay in S3, except about 256 MiB that are fetched
-    ahead. An iterable with a length is submitted at once. Other iterables are read and submitted
-    step by step: reading pauses while more than 10,000 tasks have results to be collected, so an
-    endless iterable works in a loop that ends with ``break``.
+
+class MapJobs(Awaitable[list[R]]):
+    """Jobs of a map or its retry, whose results one caller awaits or iterates over.
 
     Args:
+        kind: ``sweep`` or ``retry``, for errors.
+        name: Name of the function.
+        what: Description, such as ``map of simulate``.
+        instead: Code to write instead of another use.
         settings: Options of the jobs.
-        function: The function to call.
-        inputs: Source of the arguments.
-        fixed: Keyword arguments of every call.
-        chunksize: Number of calls in one task, which run one after the other.
+        size: Number of calls; None if it is known only after the submission.
         return_exceptions: Return exceptions as values instead of raising the first one.
         progress: Show progress on stderr.
         output: Print the tasks' output.
@@ -88,44 +96,27 @@ class Sweep(Awaitable[list[R]]):
 
     def __init__(
         self,
+        kind: str,
+        name: str,
+        what: str,
+        instead: str,
         settings: Settings,
-        function: Callable[..., Any],
-        inputs: Inputs,
-        fixed: Mapping[str, Any],
+        size: int | None,
         *,
-        chunksize: int,
         return_exceptions: bool,
         progress: bool,
         output: bool,
     ) -> None:
-        name = getattr(function, "__name__", "task")
-        super().__init__(
-            name,
-            f"map of {name}",
-            f"write await {name}.map(...), or async for index, value in {name}.map(...), or in "
-            f"code without async, BatchPoolExecutor().map({name}, ...)",
-        )
+        super().__init__(name, what, instead)
+        self._kind = kind
+        self._name = name
         self._settings = settings
-        self._function = function
-        self._inputs = inputs
-        self._fixed = fixed
-        self._chunksize = chunksize
+        self._size = size
         self._return_exceptions = return_exceptions
         self._progress = progress
         self._output = output
         self._state: SweepState | None = None
         self._run = ""
-
-    def __len__(self) -> int:
-        if self._inputs.size is None:
-            raise TypeError(
-                "this sweep has no len(): at least one of its iterables, such as a generator, has "
-                "none. Map a list of its items, or count the results"
-            )
-        return self._inputs.size
-
-    def _coroutine(self) -> Coroutine[Any, Any, list[R]]:
-        return self._gather()
 
     def __aiter__(self) -> AsyncIterator[tuple[int, R]]:
         self._is_used = True
@@ -136,112 +127,35 @@ class Sweep(Awaitable[list[R]]):
         """IDs of the jobs submitted so far: array jobs, or a job for a single task."""
         return list(self._state.arrays) if self._state is not None else []
 
-    @shows_options
-    def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
-        """Run the failed and cancelled tasks again, as new jobs.
+    @abstractmethod
+    def _new_state(self, session: Session, *, with_output: bool) -> SweepState:
+        """Begin a wait."""
 
-        ::
+    @abstractmethod
+    async def _submit_all(self, session: Session, state: SweepState) -> None:
+        """Submit the calls, and watch their jobs."""
 
-            try:
-                values = await sweep
-            except MemoryError:
-                values = await sweep.retry(memory=8).complete()
-
-        Tasks are submitted when the returned object is awaited. Function, arguments and options
-        are the original ones, except for the options that you give. A task with several calls
-        (``chunksize``) runs all of them again. Calls that were never submitted do not run. If
-        calls fail again, call `retry` of the object that this method returns.
-
-        Args:
-            **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
-                ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
-
-        Returns:
-            A sweep of the tasks that run again. ``await`` it for their results only, or its
-            ``complete()`` for the results of all calls of the map.
+    def _sources(self) -> tuple[list[Source], list[Source]]:
+        """Return the submitted jobs, and the jobs of which some calls have no result.
 
         Raises:
-            FarcallError: Nothing was submitted yet, or a caller still waits for the map.
+            FarcallError: Nothing was submitted yet, or a caller still waits for the jobs.
         """
         state = self._state
+        self._was_told = True
         if state is None or not state.arrays:
-            raise FarcallError("this sweep has not submitted any call. Await it first")
+            raise FarcallError(f"this {self._kind} has not submitted any call. Await it first")
         if not state.is_over:
-            raise FarcallError("this sweep is still being awaited. Retry it when it has finished")
+            raise FarcallError(
+                f"this {self._kind} is still being awaited. Retry it when it has finished"
+            )
         sources, lacking = [], []
         for array in state.arrays.values():
             calls = [state.calls_of(array, n) for n in range(array.submission.size)]
             sources.append(Source(array.submission, calls))
             if array.returned < len(array.calls):  # successful jobs may be deleted by now
                 lacking.append(sources[-1])
-        return RetriedSweep(
-            self._name,
-            self._settings,
-            lacking,
-            sources,
-            state.submitted if self._inputs.size is None else self._inputs.size,
-            options,
-            {},
-            return_exceptions=self._return_exceptions,
-            progress=self._progress,
-            output=self._output,
-        )
-
-    def results(self) -> AsyncIterator[CallResult[R]]:
-        """Yield the value or error of each call as it arrives, without raising errors.
-
-        Raises:
-            TaskNotPicklableError: The function or an argument cannot be pickled.
-            SubmissionError: Batch did not accept a job.
-            SettingsError: A resource that the options name does not exist.
-            ServiceError: AWS refused a call.
-        """
-        self._is_used = True
-        return self._each(
-            lambda index, job_id, result: result.tell(index, job_id), with_output=True
-        )
-
-    def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
-        """Yield the index and the result of each call as it arrives, for pools.
-
-        If the wait is cancelled, the caller reports the terminated jobs. If a call fails, values
-        stay in the bucket until `discard`, because the consumer may stop there.
-
-        Raises:
-            Exception: See `results`.
-        """
-        self._is_used = True
-        return self._each(
-            lambda index, _job_id, result: (index, result), one_by_one=False, for_pool=True
-        )
-
-    def record_raised(self, error: BaseException) -> MapFailure:
-        """Record that a pool raises a call's error, and return the progress of the map.
-
-        Called from another thread while calls continue. If the wait is cancelled afterwards, this
-        error is the reason for terminating them.
-        """
-        state = self._state
-        assert state is not None  # noqa: S101 - there is a result
-        state.has_raised |= not (is_unseen(error) or isinstance(error, JobCancelledError))
-        failure = self._failure(state, keeps_all=True)
-        return replace(failure, ended=0, ended_tasks=0, unfinished=failure.ended)
-
-    def discard(self) -> None:
-        """Delete the values that stayed in the bucket; see `outcomes`."""
-        if self._state is not None:
-            self._state.record_taken()
-
-    async def _gather(self) -> list[R]:
-        __tracebackhide__ = True
-        values: list[Any] = [None] * (self._inputs.size or 0)
-        count = 0
-        async for index, value in self._each(self._pair, one_by_one=False):
-            if index >= len(values):
-                values.extend([None] * (index + 1 - len(values)))
-            values[index] = value
-            count += 1
-        return values[:count] if count < len(values) else values
+        return sources, lacking
 
     def _pair(self, index: int, _job_id: str, result: Result) -> tuple[int, R]:
         if result.error is not None and self._return_exceptions:
@@ -267,15 +181,13 @@ class Sweep(Awaitable[list[R]]):
         This must be a single generator: if a loop is abandoned, the event loop closes all nested
         generators at the same time.
         """
-        if self._inputs.size == 0:
+        if self._size == 0:
             return
         session = await session_for(self._settings)
         state = self._new_state(session, with_output=with_output)
-        reader = CallReader(self._inputs, self._chunksize, self._settings.linger_s)
         cause: BaseException | None = None
         failure: MapFailure | None = None
-        helpers = [asyncio.ensure_future(self._submit(session, state, reader))]
-        helpers += [reader.task] if reader.task is not None else []
+        helpers = [asyncio.ensure_future(self._submit(session, state))]
         helpers += [asyncio.ensure_future(self._fetch(session, state)) for _ in range(_FETCHERS)]
         try:
             with self._shown(session, state):
@@ -293,7 +205,6 @@ class Sweep(Awaitable[list[R]]):
             hide_if_meant(error)
             raise
         finally:
-            reader.close()
             for helper in helpers:
                 helper.cancel()
             try:
@@ -301,21 +212,6 @@ class Sweep(Awaitable[list[R]]):
             finally:  # a closing event loop may cancel this as well
                 state.end()
                 await self._leave(session, state, cause, failure)
-
-    def _new_state(self, session: Session, *, with_output: bool) -> SweepState:
-        if self._state is not None and not self._state.is_over:
-            raise FarcallError(
-                "this sweep is already being awaited. Call map again for another one"
-            )
-        if self._state is not None and self._inputs.is_once:
-            raise FarcallError(
-                "this sweep's arguments came from an iterator, which can be read only once. Call "
-                "map again with a new one"
-            )
-        size, timing = self._inputs.size, session.timing
-        self._state = SweepState(size, self._chunksize, timing, with_output=with_output)
-        self._run = session.run
-        return self._state
 
     def _shown(self, session: Session, state: SweepState) -> AbstractContextManager[object]:
         """Show progress while the block runs, if requested."""
@@ -331,10 +227,6 @@ class Sweep(Awaitable[list[R]]):
             lambda: trouble.text,
             state.failures.lines,
         )
-
-    @property
-    def _name(self) -> str:
-        return str(getattr(self._function, "__name__", "task"))
 
     def _failure_by(
         self, error: BaseException, state: SweepState, *, keeps_all: bool
@@ -396,60 +288,24 @@ class Sweep(Awaitable[list[R]]):
             reason = _NOBODY if failure is None else f"{MAP_FAILED}{failure.sentence}"
             raise_first(await session.terminations.end(job_ids, reason))
 
-    async def _submit(self, session: Session, state: SweepState, reader: CallReader) -> None:
-        """Submit the calls as they are read, one array after the other."""
-        digests = Digests()  # changing an array meanwhile would not be safe anyway
+    async def _submit(self, session: Session, state: SweepState) -> None:
         try:
-            with session.at_work():
-                submitter = await session.submitter(self._settings)
-                using = await session.threads.run(Pickling.of, self._settings)
-                pack = functools.partial(pickling.pack_function, using=using)
-                function = await session.threads.run(pack, self._function, self._fixed, digests)
-            texts = CallTexts(self._function, self._fixed)
-            to_text = texts.of if self._settings.store_call_summaries else None
-            while (groups := await reader.groups()) is not None:
-                cache_dir = self._settings.cache_dir
-                packed = pickling.pack_calls(groups, cache_dir, to_text, digests, using=using)
-                tasks = self._tasks(function, packed, reader, state)
-                same = {FIXED: list(self._fixed)} if self._fixed else {}
-                while True:
-                    if self._inputs.size is None:
-                        await state.wait_for_taker(_MOST_UNTAKEN * self._chunksize)
-                    with session.at_work():
-                        submission = await submitter.submit_together(
-                            self._settings,
-                            self._name,
-                            tasks,
-                            planned=state.record_uploaded,
-                            facts=same,
-                            on_sent=state.record_sent,
-                        )
-                    # The remaining calls were already read, because several are pickled at a time.
-                    left = reader.given - state.submitted
-                    calls = min(submission.size * self._chunksize, left)
-                    self._watch(session, state, submission, calls)
-                    if calls == left:
-                        break
+            await self._submit_all(session, state)
             state.record_whole()
         except BaseException as error:  # the waiting caller receives any error
             state.fetched.put_nowait(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    def _tasks(
-        self, function: Packed, packed: Iterator[Packed], reader: CallReader, state: SweepState
-    ) -> Iterator[tuple[Packed, Packed]]:
-        """Yield the function and arguments of each task; runs in a thread."""
-        for arguments in packed:
-            reader.record_bytes(arguments.size + sum(value.size for value in arguments.shared))
-            packed_before = state.submitted if state.packed is None else state.packed
-            state.packed = min(packed_before + self._chunksize, reader.given)
-            yield function, arguments
-
     def _watch(
-        self, session: Session, state: SweepState, submission: Submission, calls: int
+        self,
+        session: Session,
+        state: SweepState,
+        submission: Submission,
+        calls: int,
+        tasks: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        array = state.record_job(submission, calls)
+        array = state.record_job(submission, calls, tasks)
 
         def tell(index: int, arrival: Completion) -> None:
             if isinstance(arrival, Ended) and arrival.error:  # it may still run
@@ -510,5 +366,236 @@ class Sweep(Awaitable[list[R]]):
             discard = functools.partial(
                 session.cleaner.discard, self._settings, submission, index, delivered.all_spent
             )
-            state.put(Fetched(numbers.start, job_id, deque(results), place, discard))
+            state.put(Fetched(numbers, job_id, deque(results), place, discard))
             del delivered, results  # the caller owns collected values
+
+
+class Sweep(MapJobs[R]):
+    """The calls of one `Task.map`, which start when the sweep is awaited or iterated over.
+
+    ``await sweep`` returns the results in the order of the arguments. ``async for index, value in
+    sweep`` yields results as they arrive, and ``async for result in sweep.results()`` yields a
+    `farcall.CallResult` of each call, with its printed output, duration and error.
+
+    If the caller stops waiting (an exception, a cancelled wait, a loop left with ``break``), the
+    unfinished jobs are terminated. If a call raises an exception, the exception gets an attribute
+    ``map_failure``: how many calls had returned by then, and how to collect their results. The
+    map's jobs then have the state FAILED.
+
+    In a loop, results that were not yielded yet stay in S3, except about 256 MiB that are fetched
+    ahead. An iterable with a length is submitted at once. Other iterables are read and submitted
+    step by step: reading pauses while more than 10,000 tasks have results to be collected, so an
+    endless iterable works in a loop that ends with ``break``.
+
+    Args:
+        settings: Options of the jobs.
+        function: The function to call.
+        inputs: Source of the arguments.
+        fixed: Keyword arguments of every call.
+        chunksize: Number of calls in one task, which run one after the other.
+        return_exceptions: Return exceptions as values instead of raising the first one.
+        progress: Show progress on stderr.
+        output: Print the tasks' output.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        function: Callable[..., Any],
+        inputs: Inputs,
+        fixed: Mapping[str, Any],
+        *,
+        chunksize: int,
+        return_exceptions: bool,
+        progress: bool,
+        output: bool,
+    ) -> None:
+        name = str(getattr(function, "__name__", "task"))
+        super().__init__(
+            "sweep",
+            name,
+            f"map of {name}",
+            f"write await {name}.map(...), or async for index, value in {name}.map(...), or in "
+            f"code without async, BatchPoolExecutor().map({name}, ...)",
+            settings,
+            inputs.size,
+            return_exceptions=return_exceptions,
+            progress=progress,
+            output=output,
+        )
+        self._function = function
+        self._inputs = inputs
+        self._fixed = fixed
+        self._chunksize = chunksize
+
+    def __len__(self) -> int:
+        if self._size is None:
+            raise TypeError(
+                "this sweep has no len(): at least one of its iterables, such as a generator, has "
+                "none. Map a list of its items, or count the results"
+            )
+        return self._size
+
+    @shows_options
+    def retry(self, **options: Unpack[Options]) -> RetriedSweep[R]:
+        """Run the failed and cancelled tasks again, as new jobs.
+
+        ::
+
+            try:
+                values = await sweep
+            except MemoryError:
+                values = await sweep.retry(memory=8).complete()
+
+        Tasks are submitted when the returned object is awaited. Function, arguments and options
+        are the original ones, except for the options that you give. A task with several calls
+        (``chunksize``) runs all of them again. Calls that were never submitted do not run. If
+        calls fail again, call `retry` of the object that this method returns.
+
+        Args:
+            **options: ``vcpu``, ``memory``, ``num_gpus``, ``time_limit``, ``retry_attempts``,
+                ``retry_on``, ``queue``, ``priority``, ``share_identifier`` and ``tags``.
+
+        Returns:
+            A sweep of the tasks that run again. ``await`` it for their results only, or its
+            ``complete()`` for the results of all calls of the map.
+
+        Raises:
+            FarcallError: Nothing was submitted yet, or a caller still waits for the map.
+        """
+        from farcall.client.retried_sweep import RetriedSweep  # it is a `MapJobs`, too
+
+        sources, lacking = self._sources()
+        submitted = sum(len(task) for each in sources for task in each.calls)
+        return RetriedSweep(
+            self._name,
+            self._settings,
+            lacking,
+            sources,
+            submitted if self._size is None else self._size,
+            options,
+            {},
+            return_exceptions=self._return_exceptions,
+            progress=self._progress,
+            output=self._output,
+        )
+
+    def results(self) -> AsyncIterator[CallResult[R]]:
+        """Yield the value or error of each call as it arrives, without raising errors.
+
+        Raises:
+            TaskNotPicklableError: The function or an argument cannot be pickled.
+            SubmissionError: Batch did not accept a job.
+            SettingsError: A resource that the options name does not exist.
+            ServiceError: AWS refused a call.
+        """
+        self._is_used = True
+        return self._each(
+            lambda index, job_id, result: result.tell(index, job_id), with_output=True
+        )
+
+    def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
+        """Yield the index and the result of each call as it arrives, for pools.
+
+        If the wait is cancelled, the caller reports the terminated jobs. If a call fails, values
+        stay in the bucket until `discard`, because the consumer may stop there.
+
+        Raises:
+            Exception: See `results`.
+        """
+        self._is_used = True
+        return self._each(
+            lambda index, _job_id, result: (index, result), one_by_one=False, for_pool=True
+        )
+
+    def record_raised(self, error: BaseException) -> MapFailure:
+        """Record that a pool raises a call's error, and return the progress of the map.
+
+        Called from another thread while calls continue. If the wait is cancelled afterwards, this
+        error is the reason for terminating them.
+        """
+        state = self._state
+        assert state is not None  # noqa: S101 - there is a result
+        state.has_raised |= not (is_unseen(error) or isinstance(error, JobCancelledError))
+        failure = self._failure(state, keeps_all=True)
+        return replace(failure, ended=0, ended_tasks=0, unfinished=failure.ended)
+
+    def discard(self) -> None:
+        """Delete the values that stayed in the bucket; see `outcomes`."""
+        if self._state is not None:
+            self._state.record_taken()
+
+    async def _coroutine(self) -> list[R]:
+        __tracebackhide__ = True
+        values: list[Any] = [None] * (self._size or 0)
+        count = 0
+        async for index, value in self._each(self._pair, one_by_one=False):
+            if index >= len(values):
+                values.extend([None] * (index + 1 - len(values)))
+            values[index] = value
+            count += 1
+        return values[:count] if count < len(values) else values
+
+    def _new_state(self, session: Session, *, with_output: bool) -> SweepState:
+        if self._state is not None and not self._state.is_over:
+            raise FarcallError(
+                "this sweep is already being awaited. Call map again for another one"
+            )
+        if self._state is not None and self._inputs.is_once:
+            raise FarcallError(
+                "this sweep's arguments came from an iterator, which can be read only once. Call "
+                "map again with a new one"
+            )
+        self._state = SweepState(
+            self._size, self._chunksize, session.timing, with_output=with_output
+        )
+        self._run = session.run
+        return self._state
+
+    async def _submit_all(self, session: Session, state: SweepState) -> None:
+        """Submit the calls as they are read, one array after the other."""
+        digests = Digests()  # changing an array meanwhile would not be safe anyway
+        reader = CallReader(self._inputs, self._chunksize, self._settings.linger_s)
+        try:
+            with session.at_work():
+                submitter = await session.submitter(self._settings)
+                using = await session.threads.run(Pickling.of, self._settings)
+                pack = functools.partial(pickling.pack_function, using=using)
+                function = await session.threads.run(pack, self._function, self._fixed, digests)
+            texts = CallTexts(self._function, self._fixed)
+            to_text = texts.of if self._settings.store_call_summaries else None
+            while (groups := await reader.groups()) is not None:
+                cache_dir = self._settings.cache_dir
+                packed = pickling.pack_calls(groups, cache_dir, to_text, digests, using=using)
+                tasks = self._tasks(function, packed, reader, state)
+                same = {FIXED: list(self._fixed)} if self._fixed else {}
+                while True:
+                    if self._size is None:
+                        await state.wait_for_taker(_MOST_UNTAKEN * self._chunksize)
+                    with session.at_work():
+                        submission = await submitter.submit_together(
+                            self._settings,
+                            self._name,
+                            tasks,
+                            planned=state.record_uploaded,
+                            facts=same,
+                            on_sent=state.record_sent,
+                        )
+                    # The remaining calls were already read, because several are pickled at a time.
+                    left = reader.given - state.submitted
+                    calls = min(submission.size * self._chunksize, left)
+                    self._watch(session, state, submission, calls)
+                    if calls == left:
+                        break
+        finally:
+            await reader.close()
+
+    def _tasks(
+        self, function: Packed, packed: Iterator[Packed], reader: CallReader, state: SweepState
+    ) -> Iterator[tuple[Packed, Packed]]:
+        """Yield the function and arguments of each task; runs in a thread."""
+        for arguments in packed:
+            reader.record_bytes(arguments.size + sum(value.size for value in arguments.shared))
+            packed_before = state.submitted if state.packed is None else state.packed
+            state.packed = min(packed_before + self._chunksize, reader.given)
+            yield function, arguments

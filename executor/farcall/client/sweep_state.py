@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -119,7 +119,7 @@ class Ready:
 
     submission: Submission
     index: int
-    numbers: range
+    numbers: Sequence[int]
     arrival: Completion
     failing_since: float | None = None
 
@@ -128,14 +128,14 @@ class Fetched(NamedTuple):
     """Fetched task.
 
     Attributes:
-        first: Number of the task's first call.
+        numbers: Numbers of the task's calls.
         job_id: The task's job.
         results: Results of the task's calls.
         place: The results' share of the budget.
         on_taken: Called when the last result was handed over.
     """
 
-    first: int
+    numbers: Sequence[int]
     job_id: str
     results: deque[Result]
     place: Reservation
@@ -155,6 +155,7 @@ class Array:
         tell: Called by the tracker with finished tasks.
         is_unseen: Whether the job can no longer be polled; it continues.
         texts: Call texts of the job's tasks, once a task has failed.
+        tasks: Numbers of each task's calls in the map, for a retry; None for consecutive calls.
     """
 
     submission: Submission
@@ -165,6 +166,7 @@ class Array:
     tell: OnCompletion | None = None
     is_unseen: bool = False
     texts: list[str] | None = None
+    tasks: Sequence[Sequence[int]] | None = None
 
 
 def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) -> tuple[int, int]:
@@ -237,7 +239,7 @@ class SweepState:
         self.given_values = 0
         self.failures = Groups()
         self._now: Fetched | None = None
-        self._number = 0
+        self._position = 0
         self._taken: list[Callable[[], None]] = []
 
     def postpone(self, ready: Ready) -> bool:
@@ -291,11 +293,14 @@ class SweepState:
             array.texts = call_texts.read(sealed, submission.size) if sealed else []
         return array.texts[index] if index < len(array.texts) else ""
 
-    def record_job(self, submission: Submission, calls: int) -> Array:
+    def record_job(
+        self, submission: Submission, calls: int, tasks: Sequence[Sequence[int]] | None = None
+    ) -> Array:
         """Record an accepted job, whose calls follow the previous job's."""
         numbers = range(self.submitted, self.submitted + calls)
         self.submitted += calls
-        array = self.arrays[submission.job_id] = Array(submission, numbers, submission.size)
+        array = Array(submission, numbers, submission.size, tasks=tasks)
+        self.arrays[submission.job_id] = array
         return array
 
     def record_sent(self, size_bytes: int) -> None:
@@ -330,15 +335,15 @@ class SweepState:
             if isinstance(fetched, BaseException):
                 raise fetched
             if fetched is not None:
-                self._now, self._number = fetched, fetched.first
+                self._now, self._position = fetched, 0
         return True
 
     def take(self) -> tuple[int, str, Result]:
         """Return the next call's number, job and result; see `has_more`."""
-        now, number = self._now, self._number
+        now = self._now
         assert now is not None  # noqa: S101 - says so to the type checker
-        result = now.results.popleft()
-        self._number += 1
+        number, result = now.numbers[self._position], now.results.popleft()
+        self._position += 1
         self._given += 1
         self.given_values += result.error is None
         if not now.results:
@@ -366,8 +371,10 @@ class SweepState:
         """Return whether enough tasks wait to be fetched."""
         return self.arrivals.qsize() >= self._timing.most_unfetched
 
-    def calls_of(self, array: Array, index: int) -> range:
+    def calls_of(self, array: Array, index: int) -> Sequence[int]:
         """Return the numbers of the calls in a job's task."""
+        if array.tasks is not None:
+            return array.tasks[index]
         return array.calls[index * self._chunksize : (index + 1) * self._chunksize]
 
     def count(self, latest: Callable[[str], JobDetail | None]) -> Counts:

@@ -80,7 +80,6 @@ def test_non_iterable_argument_is_rejected(source, message):
 
 async def test_sized_inputs_are_read_lazily():
     made = reader(range(10**9), "abcdefg", chunksize=3)
-    assert made.task is None
     groups = await made.groups()
     assert [args for args, _ in next(groups)] == [(0, "a"), (1, "b"), (2, "c")]
     assert made.given == 3
@@ -160,7 +159,7 @@ async def test_endless_input_is_read_blockwise(kind, monkeypatch):
     for block in range(1, 4):
         assert len(list(await within(PATIENCE_S, made.groups()))) == 10
         assert len(read) <= 10 * block + 11
-    made.close()
+    await made.close()
 
 
 async def test_large_arguments_shrink_read_ahead(monkeypatch):
@@ -171,7 +170,7 @@ async def test_large_arguments_shrink_read_ahead(monkeypatch):
     made.record_bytes(1000 * 1000)
     sizes = [len(list(await within(PATIENCE_S, made.groups()))) for _ in range(3)]
     assert sizes == [4, 4, 4]
-    made.close()
+    await made.close()
 
 
 async def test_exhausted_list_stops_reading_stream():
@@ -226,6 +225,6 @@ async def test_blocking_iterable_does_not_block_cancellation():
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    made.close()
+    await made.close()
     go.set()
     assert await asyncio.to_thread(has_ended.wait, PATIENCE_S)

@@ -25,7 +25,9 @@ def array(job_id, **summary):
 
 def fetched(*errors):
     results = sweep_state.deque(Result(error=error) for error in errors)
-    return sweep_state.Fetched(0, "job", results, types.SimpleNamespace(leave=lambda: None), print)
+    return sweep_state.Fetched(
+        (0, 1), "job", results, types.SimpleNamespace(leave=lambda: None), print
+    )
 
 
 @pytest.fixture
