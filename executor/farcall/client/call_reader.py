@@ -88,8 +88,7 @@ class Inputs:
     async def _each(self) -> AsyncGenerator[Arguments, None]:
         """Read the sources on the event loop, the slow ones in a thread."""
         plain = [each for each in self._sources if not _is_async(each)]
-        others = Inputs(tuple(plain))
-        rows = _listed(others.at_hand()) if others.is_at_hand else _from(_InThread(others.at_hand))
+        rows = _from(_InThread(Inputs(tuple(plain)).at_hand if plain else lambda: iter(())))
         sources = [aiter(each) for each in self._sources if _is_async(each)]  # type: ignore[arg-type]
         places = [_is_async(each) for each in self._sources]
         async with contextlib.aclosing(rows):
@@ -325,11 +324,6 @@ class CallReader:
         while some := list(itertools.islice(calls, self._chunksize)):
             self.given += len(some)
             yield [(args, {}) for args in some]
-
-
-async def _listed(rows: Iterator[Arguments]) -> AsyncGenerator[Arguments, None]:
-    for row in rows:
-        yield row
 
 
 async def _from(ahead: Ahead) -> AsyncGenerator[Arguments, None]:

@@ -119,13 +119,6 @@ def _packages(value: Any) -> str | list[str] | None:
 _REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
 
 
-def _names(value: Any) -> list[str]:
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(isinstance(each, str) and _NAMES.match(each) for each in value):
-        raise ValueError("use a list of distribution names, such as ['ruff']")
-    return list(value)
-
-
 def _sources(value: Any) -> str | list[str] | None:
     if value in (None, "", "auto"):
         return value or None
@@ -134,13 +127,6 @@ def _sources(value: Any) -> str | list[str] | None:
     ):
         raise ValueError('use "auto", a list of folders, such as ["src"], or None')
     return [os.fsdecode(each) for each in value]
-
-
-def _patterns(value: Any) -> list[str]:
-    is_list = isinstance(value, list | tuple)
-    if not is_list or not all(isinstance(each, str) for each in value):
-        raise ValueError('use a list of patterns, such as ["data", "**/*.csv"]')
-    return list(value)
 
 
 MAX_TAGS = 45
@@ -183,11 +169,11 @@ def _tags(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-_NAMES = re.compile(r"(?i)[a-z0-9]([a-z0-9._-]*[a-z0-9])?\Z")
+DISTRIBUTION = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+"""Name of a distribution on the package index."""
+
 Packages = BeforeValidator(_packages)
 Requirements = BeforeValidator(_requirements)
-Names = BeforeValidator(_names)
-Patterns = BeforeValidator(_patterns)
 Sources = BeforeValidator(_sources)
 Number = BeforeValidator(_number)
 PathText = BeforeValidator(_path)
@@ -217,14 +203,6 @@ def _is_name(value: Any) -> bool:
     """Return whether a value is a valid name of an object."""
     is_short = isinstance(value, str) and len(value) <= LONGEST_NAME
     return is_short and _SUBDOMAIN.match(value) is not None
-
-
-def _secrets(value: Any) -> list[str]:
-    """Check a list of Secret names."""
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(_is_name(each) for each in value):
-        raise ValueError("use a list of Secret names, such as ['registry']")
-    return list(value)
 
 
 def _ttl(value: Any) -> Any:
@@ -278,6 +256,5 @@ class Toleration(TypedDict, total=False):
     tolerationSeconds: StrictInt  # Kubernetes's name
 
 
-Secrets = BeforeValidator(_secrets)
 Ttl = BeforeValidator(_ttl)
 CompleteMount = AfterValidator(_complete)

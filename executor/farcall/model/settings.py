@@ -42,6 +42,7 @@ from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH, KUBERNETES, PLATFORMS, BackendName
 from farcall.model.option_values import (
     CONTROLS,
+    DISTRIBUTION,
     HALVES,
     LABEL,
     LONGEST_NAME,
@@ -50,14 +51,11 @@ from farcall.model.option_values import (
     CompleteMount,
     Gib,
     Mount,
-    Names,
     Number,
     Packages,
     PathText,
-    Patterns,
     Requirements,
     Seconds,
-    Secrets,
     Sources,
     Tags,
     Toleration,
@@ -390,9 +388,9 @@ class Settings(BaseModel):
     architecture: Literal["x86_64", "arm64"] = "x86_64"
     packages: Annotated[str | list[str] | None, Packages] = None
     extra_packages: Annotated[list[str], Requirements] = []
-    exclude_packages: Annotated[list[str], Names] = []
+    exclude_packages: list[Annotated[str, Field(pattern=DISTRIBUTION)]] = []
     sources: Annotated[Literal["auto"] | list[str] | None, Sources] = "auto"
-    exclude_sources: Annotated[list[str], Patterns] = []
+    exclude_sources: list[str] = []
     prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, Seconds] = Field(0.1, ge=0, le=60)
     retry_on: Literal["failure", "infrastructure"] = "infrastructure"
@@ -424,7 +422,10 @@ class Settings(BaseModel):
     priority_class: Annotated[str, _ON_KUBERNETES] = Field(
         "", pattern=_OBJECT, max_length=LONGEST_NAME
     )
-    image_pull_secrets: Annotated[list[str], Secrets, _ON_KUBERNETES] = []
+    image_pull_secrets: Annotated[
+        list[Annotated[str, Field(pattern=rf"^{SUBDOMAIN}$", max_length=LONGEST_NAME)]],
+        _ON_KUBERNETES,
+    ] = []
     node_selector: Annotated[dict[str, str], _ON_KUBERNETES] = {}
     tolerations: Annotated[list[Toleration], _ON_KUBERNETES] = []
     s3_secret: _OnKubernetes = Field("", pattern=_OBJECT, max_length=LONGEST_NAME)
@@ -902,7 +903,10 @@ _OBJECT_NAME = "use an object's name (up to 253 lower-case letters, digits, - an
 PATTERNS = {
     "region": "use a region's name, such as eu-west-1",
     "namespace": "use a namespace's name (up to 63 lower-case letters, digits and -)",
-    **dict.fromkeys(("service_account", "priority_class", "s3_secret"), _OBJECT_NAME),
+    **dict.fromkeys(
+        ("service_account", "priority_class", "s3_secret", "image_pull_secrets"), _OBJECT_NAME
+    ),
+    "exclude_packages": "use a distribution's name, such as ruff",
     "image": "use an image such as registry.example/mine:1, without whitespace",
     "s3_bucket_name": "use 3 to 63 lower-case letters, digits, dots and hyphens, "
     "the ARN of an access point in one region, or an empty string for none",

@@ -184,9 +184,12 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
     folders = [""]
     while folders:
         folder = folders.pop()
-        for path in _listed(root / folder):
+        with _reading(root / folder):
+            paths = list((root / folder).iterdir())
+        for path in paths:
             name = posixpath.join(folder, path.name)
-            entry = _Entry(path, _stat(path))
+            with _reading(path):
+                entry = _Entry(path, path.lstat())
             is_out = ignore.leaves_out(name)
             if entry.is_folder and not (is_out and ignore.leaves_out_all_of(name)):
                 folders.append(name)
@@ -206,27 +209,10 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
 
 def _ignore(root: Path) -> Ignore:
     path = root / NAME
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
-    except FileNotFoundError:
-        return Ignore()
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with _reading(path):
+        is_there = path.exists()
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape") if is_there else ""
     return Ignore(text.splitlines(), str(path))
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-
-
-def _stat(path: Path) -> os.stat_result:
-    try:
-        return path.lstat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def _is_kept(entry: _Entry) -> bool:
@@ -290,10 +276,8 @@ def _leads_out(name: str, entry: _Entry) -> bool:
 
 
 def _link(path: Path) -> str:
-    try:
+    with _reading(path):
         return os.readlink(path)  # noqa: PTH115  # a Path would normalize it
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -311,20 +295,20 @@ class _Hashed:
     def write(self, data: bytes) -> int:
         self.digest.update(data)
         self.size += len(data)
-        try:
+        with self._storing():
             self._file.write(data)
-        except OSError as error:
-            raise self._full(error) from error
         return len(data)
 
     def flush(self) -> None:
-        try:
+        with self._storing():
             self._file.flush()
-        except OSError as error:
-            raise self._full(error) from error
 
-    def _full(self, error: OSError) -> NoRoomError:
-        return NoRoomError.of(self._cache_dir, "the workspace's archive", error)
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise NoRoomError.of(self._cache_dir, "the workspace's archive", error) from error
 
 
 def _write(file: BinaryIO, entries: dict[str, _Entry], cache_dir: str) -> tuple[str, int]:
@@ -367,10 +351,16 @@ def _add(tar: tarfile.TarFile, name: str, entry: _Entry) -> None:
 
 
 def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> None:
+    # Nonblocking, because the file may have become a pipe meanwhile.
+    with _reading(path), os.fdopen(os.open(path, _READ), "rb") as file:
+        tar.addfile(info, file)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Report an error of the system as an error of the workspace."""
     try:
-        # Nonblocking, because the file may have become a pipe meanwhile.
-        with os.fdopen(os.open(path, _READ), "rb") as file:
-            tar.addfile(info, file)
+        yield
     except OSError as error:
         raise _unreadable(path, error) from error
 

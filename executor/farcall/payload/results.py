@@ -245,7 +245,8 @@ def complete(
     job = job.of(b"", b"")
     return found + [
         Result(
-            error=why.not_begun(job, number, calls, running), reason=Reason.of_failure_reason(why)
+            error=why.not_begun(number, calls, running).error(job),
+            reason=Reason.of_failure_reason(why),
         )
         for number in range(len(found) + 1, calls + 1)
     ]

@@ -445,9 +445,11 @@ def test_type_checkers_know_every_option():
     more |= dict.fromkeys(durations, str | timedelta)
     paths = ("credentials", "cache_dir", "packages", "kubeconfig")
     more |= dict.fromkeys(paths, str | os.PathLike[str])
-    tables = ("tolerations", "mounts")  # typed dictionaries, without annotations for callers
+    # Their items are annotated, or typed dictionaries.
+    lists = dict.fromkeys(("tolerations", "mounts"), list[dict[str, Any]])
+    lists |= dict.fromkeys(("exclude_packages", "image_pull_secrets"), list[str])
     for name, field in Settings.model_fields.items():
-        own = list[dict[str, Any]] if name in tables else field.annotation
+        own = lists.get(name, field.annotation)
         assert known[name] == (own | more.get(name, own)), name
 
 
