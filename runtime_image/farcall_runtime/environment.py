@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
@@ -72,9 +72,6 @@ class Distribution(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
-
-
-_Numbered: TypeAlias = tuple[int, Distribution]
 
 
 class _StoppedError(Exception):
@@ -347,49 +344,29 @@ class _Maker:
         self, distributions: Sequence[Distribution], order: Sequence[int], folder: Path
     ) -> Iterator[int]:
         """Store verified archives on this disk; yield each number when it is complete."""
-        wanted = [(number, distributions[number]) for number in order]
-        self._progress = _Progress(sum(each.size for each in distributions))
-        yield from self._download(wanted, folder)
-
-    def _download(self, wanted: Sequence[_Numbered], folder: Path) -> Iterator[int]:
-        """Fetch archives from the bucket; yield the number of each when it is complete."""
-        if not wanted:
-            return
-        ranges = [(self._where.package_key(each.sha256), 0, each.size) for _, each in wanted]
+        keys = [self._where.package_key(distributions[number].sha256) for number in order]
+        sizes = [distributions[number].size for number in order]
+        fetched, told_at = 0, time.monotonic()
+        ranges = [(key, 0, size) for key, size in zip(keys, sizes, strict=True)]
         with contextlib.closing(self._storage.stream_all(ranges)) as pieces:
             for at, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
-                number, each = wanted[at]
+                number, each = order[at], distributions[order[at]]
                 digest = hashlib.sha256()
                 with (folder / str(number)).open("xb") as file:
                     for _, piece in group:
                         self._look()
                         digest.update(piece)
                         file.write(piece)
-                        self._progress.add(len(piece))
+                        fetched += len(piece)
+                        if time.monotonic() - told_at > _TELL_S:
+                            told_at = time.monotonic()
+                            there, total = _in_megabytes(fetched), _in_megabytes(sum(sizes))
+                            say(f"downloading packages: {there} of {total}")
                 if digest.hexdigest() != each.sha256:
                     raise IntegrityError(
-                        f"the content of {ranges[at][0]} ({each}) does not match its name"
+                        f"the content of {keys[at]} ({each}) does not match its name"
                     )
                 yield number
-
-
-class _Progress:
-    """Periodic log of the downloaded bytes."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._there = 0
-        self._told_at = time.monotonic()
-
-    def add(self, size: int) -> None:
-        """Record downloaded bytes."""
-        self._there += size
-        if time.monotonic() - self._told_at > _TELL_S:
-            self._told_at = time.monotonic()
-            say(
-                f"downloading packages: {_in_megabytes(self._there)} of "
-                f"{_in_megabytes(self._total)}"
-            )
 
 
 class _FullError(Exception):

@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
+from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
 
 _LONGEST = 200
@@ -81,6 +82,19 @@ def check_iterables(iterables: Sequence[Any], methods: Collection[str] = ("iter"
         raise TypeError(
             f"map got {shown}, a {type(given).__name__}, which is not iterable. Pass {meant}"
             "itertools.repeat(...) for an argument that is the same in all calls"
+        )
+
+
+def check_chunksize(chunksize: object) -> None:
+    """Reject a ``chunksize`` that is not a positive number.
+
+    Raises:
+        SettingsError: It is not.
+    """
+    __tracebackhide__ = True
+    if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
+        raise SettingsError(
+            f"chunksize is {chunksize!r}; use a whole number of at least 1", option="chunksize"
         )
 
 

@@ -105,11 +105,12 @@ class LoopThread:
         with _lock:
             held, self._held = self._held, None
             waited_for = list(self._waited_for)
-            is_last = held is not None and held.let_go() and held.pid == os.getpid()
-            if held is not None and is_last:
+            if held is not None:
+                held.holders -= 1
+            if held is not None and not held.holders and held.pid == os.getpid():
                 held.end()  # before another holder acquires it
-                self._ended = held
-        if held is not None and not is_last:
+                self._ended, held = held, None
+        if held is not None:
             for future in waited_for:
                 future.cancel()
         elif self._ended is not None:  # another thread may have released it just now
@@ -165,11 +166,6 @@ class _Loop:
         """Whether the loop is closed or the parent process's, so that it accepts no work."""
         return self._is_closing or self.pid != os.getpid()
 
-    def let_go(self) -> bool:
-        """Remove a holder; return whether it was the last one."""
-        self.holders -= 1
-        return not self.holders
-
     @property
     def is_own_thread(self) -> bool:
         """Whether the caller runs on this loop's thread."""
@@ -195,11 +191,6 @@ class _Loop:
         while self._told:
             self._told.popleft()()
 
-    def close(self, patience_s: float) -> None:
-        """Cancel all work, and wait up to ``patience_s`` seconds for it to end."""
-        self.end()
-        self.join(patience_s)
-
     def end(self) -> None:
         """Cancel all work, without waiting."""
         with self._lock:
@@ -220,23 +211,14 @@ class _Loop:
             FarcallError: The loop was closed.
         """
         with self._lock:
-            refused = self._refused()
-            if refused is None:
+            if not (self.is_own_thread or self.is_over):
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
-        raise refused
-
-    def _refused(self) -> Exception | None:
-        """Return the reason why no call can start now."""
-        if self.is_own_thread:
-            return RuntimeError(
-                "a blocking call on farcall's own event loop would wait for itself. Await the "
-                "asynchronous call there"
-            )
-        return (
-            _ClosedError("the event loop was closed before this call started")
-            if self.is_over
-            else None
+        if self.is_over and not self.is_own_thread:
+            raise _ClosedError("the event loop was closed before this call started")
+        raise RuntimeError(
+            "a blocking call on farcall's own event loop would wait for itself. Await the "
+            "asynchronous call there"
         )
 
     def _live(self) -> None:
@@ -285,7 +267,8 @@ def _forget_parent() -> None:
 def close_shared() -> None:
     """End the loop for all holders; a later call starts another one."""
     if _shared is not None:
-        _shared.close(_LAST_S)
+        _shared.end()
+        _shared.join(_LAST_S)
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from farcall.client.arguments import check_iterables
+from farcall.client.arguments import check_chunksize, check_iterables
 from farcall.client.blocking_calls import BlockingCalls, TaskWork, only
 from farcall.client.executor import BatchExecutor
 from farcall.client.frames import frames_hidden
@@ -194,11 +194,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             raise TypeError("buffersize must be an integer or None")
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
-        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
-            raise SettingsError(
-                f"chunksize is {chunksize!r}; use a whole number of at least 1",
-                option="chunksize",
-            )
+        check_chunksize(chunksize)
         if progress and (buffersize is not None or self._limit is not None):
             raise SettingsError(
                 "progress=True does not work with buffersize or max_workers, because it shows all "

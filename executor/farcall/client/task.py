@@ -252,11 +252,7 @@ class Task(Generic[P, R]):
         progress: bool,
         output: bool | None,
     ) -> Sweep[R]:
-        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
-            raise SettingsError(
-                f"chunksize is {chunksize!r}; use a whole number of at least 1",
-                option="chunksize",
-            )
+        arguments.check_chunksize(chunksize)
         output = self.executor.settings.output if output is None else output
         flags = {"return_exceptions": return_exceptions, "progress": progress, "output": output}
         for name, flag in flags.items():

@@ -17,6 +17,7 @@ from joblib.parallel import (
     ThreadingBackend,
 )
 
+from farcall.client.arguments import check_chunksize
 from farcall.client.pool import BatchPoolExecutor
 from farcall.model.errors import SettingsError
 from farcall.model.settings import Settings
@@ -70,11 +71,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         **options: Any,
     ) -> None:
         super().__init__(nesting_level, inner_max_num_threads, chunksize=chunksize, **options)
-        if isinstance(chunksize, bool) or not isinstance(chunksize, int) or chunksize < 1:
-            raise SettingsError(
-                f"chunksize is {chunksize!r}; use a whole number of at least 1",
-                option="chunksize",
-            )
+        check_chunksize(chunksize)
         self._chunksize = chunksize
         self._settings = Settings(**options)
         if self._settings.nodes > 1:
