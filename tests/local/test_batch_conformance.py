@@ -25,31 +25,6 @@ def refusal(call, *args, **kwargs):
     return caught.value.response["Error"]["Message"]
 
 
-@pytest.fixture
-def gate(batch, tmp_path):
-    """A shell command that waits, and a function that ends it; a real account waits 30 s."""
-    if batch.local is None:
-        yield "sleep 30", lambda: None
-        return
-    marker = tmp_path / "free"
-    yield f"until [ -e {marker} ]; do sleep 0.03; done", marker.touch
-    marker.touch()
-
-
-@pytest.fixture
-def rendezvous(batch, tmp_path):
-    """Two functions from a word to a shell command: one signals, the other waits for it.
-
-    In a real account, the waiting command sleeps for 60 s.
-    """
-    if batch.local is None:
-        return lambda _: "true", lambda _: "sleep 60"
-    return (
-        lambda word: f"touch {tmp_path}/{word}",
-        lambda word: f"until [ -e {tmp_path}/{word} ]; do sleep 0.03; done",
-    )
-
-
 # States, attempts, logs -----------------------------------------------------------------------
 
 
@@ -412,11 +387,6 @@ def test_invalid_submission_is_rejected(batch, document, reason):
 # Multi-node parallel jobs ---------------------------------------------------------------------
 
 
-def nodes(batch, job_id, *indexes):
-    """Describe nodes of a job."""
-    return [batch.describe(f"{job_id}#{index}") for index in indexes]
-
-
 def test_nodes_have_index_and_main_address(batch):
     """Each node knows its index; all but the main node know the main node's address.
 
@@ -427,7 +397,7 @@ def test_nodes_have_index_and_main_address(batch):
     job_id = batch.submit(batch.nodes({"0": "env", "1": main}, 2, main=1))
     batch.wait(f"{job_id}#0")
     found = {}
-    for detail in nodes(batch, job_id, 0, 1):
+    for detail in (batch.describe(f"{job_id}#{index}") for index in (0, 1)):
         lines = batch.output(detail)
         found[detail["jobId"]] = dict(line.split("=", 1) for line in lines if "=" in line)
     batch.batch.terminate_job(jobId=job_id, reason="enough")
@@ -443,41 +413,6 @@ def test_nodes_have_index_and_main_address(batch):
         assert f"{prefix}_ARRAY_INDEX" not in env
     assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", child[f"{prefix}_MAIN_NODE_PRIVATE_IPV4_ADDRESS"])
     assert f"{prefix}_MAIN_NODE_PRIVATE_IPV4_ADDRESS" not in main
-
-
-def test_multi_node_job_describes_nodes(batch, gate):
-    """The job has nodeProperties and its main node's exit code; each node has a container.
-
-    https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeDetails.html
-    https://github.com/aws/aws-parallelcluster/tree/ff0a1710/awsbatch-cli/tests/awsbatch/data
-    """
-    until_free, free = gate
-    arn = batch.nodes({"0": f"echo main; {until_free}; exit 0", "1:": "echo child; exit 4"}, 3)
-    job_id = batch.submit(arn)
-    assert batch.wait(job_id, "RUNNING")["attempts"] == []
-    for index in (1, 2):
-        assert batch.wait(f"{job_id}#{index}")["status"] == "FAILED"
-    free()
-    whole = batch.wait(job_id)
-    assert (whole["status"], whole["nodeProperties"]["numNodes"]) == ("SUCCEEDED", 3)
-    assert {"container", "nodeDetails", "arrayProperties"}.isdisjoint(whole)
-    main, *others = nodes(batch, job_id, 0, 1, 2)
-    (attempt,) = whole["attempts"]
-    assert attempt["container"]["exitCode"] == 0
-    assert attempt["container"]["logStreamName"] == main["container"]["logStreamName"]
-    for index, node in enumerate((main, *others)):
-        assert node["nodeDetails"] == {"nodeIndex": index, "isMainNode": index == 0}
-        assert {"nodeProperties", "retryStrategy", "timeout"}.isdisjoint(node)
-        assert node["container"]["exitCode"] == (4 if index else 0)
-    assert [batch.output(node) for node in (main, *others)] == [["main"], ["child"], ["child"]]
-    unknown = [f"{job_id}#3", f"{job_id}#", f"{job_id}#x", f"{job_id}:0"]
-    assert batch.batch.describe_jobs(jobs=unknown)["jobs"] == []
-
-    in_queue = batch.batch.list_jobs(jobQueue=batch.queue, jobStatus="SUCCEEDED")
-    rows = {row["jobId"]: row for row in in_queue["jobSummaryList"]}
-    assert rows[job_id]["nodeProperties"] == {"numNodes": 3}
-    assert f"{job_id}#0" not in rows
 
 
 def test_timeout_stops_all_nodes(batch):
@@ -497,36 +432,6 @@ def test_timeout_stops_all_nodes(batch):
     for index in (0, 1):
         node = batch.wait(f"{job_id}#{index}")
         assert node["statusReason"] == "Job attempt duration exceeded timeout"
-
-
-def test_node_overrides_are_merged(batch, rendezvous):
-    """nodePropertyOverrides win for their nodes, and the job's description merges them.
-
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_NodePropertyOverride.html
-    """
-    say, until = rendezvous
-    scripts = {":0": f"{until('word')}; echo A=$A", "1": f"echo A=$A; {say('word')}"}
-    definition = batch.nodes(scripts, 2)
-    override = {
-        "targetNodes": "1:1",
-        "containerOverrides": {
-            "environment": [{"name": "A", "value": "child"}],
-            "resourceRequirements": [{"type": "MEMORY", "value": "256"}],
-        },
-        "instanceTypes": ["c5.large"],
-    }
-    job_id = batch.submit(definition, nodeOverrides={"nodePropertyOverrides": [override]})
-    whole = batch.wait(job_id)
-    main, child = batch.describe(f"{job_id}#0"), batch.wait(f"{job_id}#1")
-    assert (batch.output(main), batch.output(child)) == (["A="], ["A=child"])
-    shown = whole["nodeProperties"]["nodeRangeProperties"]
-    asked = [
-        {item["type"]: item["value"] for item in group["container"]["resourceRequirements"]}
-        for group in shown
-    ]
-    assert [one["MEMORY"] for one in asked] == ["128", "256"]
-    assert {"name": "A", "value": "child"} in shown[1]["container"]["environment"]
-    assert [group.get("instanceTypes") for group in shown] == [None, ["c5.large"]]
 
 
 # Throttling and faults ------------------------------------------------------------------------

@@ -147,32 +147,6 @@ async def world():
     await runner.close()
 
 
-async def test_indexed_job_runs_each_index_once(world):
-    world.create(command=("sh", "-c", "echo $JOB_COMPLETION_INDEX on $HOSTNAME"))
-    found = await world.ended()
-    assert (found["type"], found["reason"]) == ("Complete", "CompletionsReached")
-    status = world.status()
-    assert [each["type"] for each in status["conditions"]] == ["SuccessCriteriaMet", "Complete"]
-    assert (status["succeeded"], status["completedIndexes"]) == (2, "0,1")
-    assert (status["ready"], status["terminating"]) == (0, 0)
-    assert "active" not in status
-    assert "failed" not in status
-    assert status["startTime"] <= status["completionTime"]
-    assert world.log(world.pod(1)) == ["1 on a-1"]
-    assert set(world.reasons("a")) >= {"SuccessfulCreate", "Completed"}
-
-
-async def test_failed_pod_has_reasons(world):
-    world.create(completions=1, command=("sh", "-c", "exit 3"), backoffLimitPerIndex=0)
-    assert (await world.ended())["reason"] == "FailedIndexes"
-    pod = world.pod()
-    assert pod["status"]["phase"] == "Failed"
-    ended = _state(pod, "terminated")
-    assert (ended["exitCode"], ended["reason"]) == (3, "Error")
-    assert conditions(pod)["Ready"]["reason"] == "PodFailed"
-    assert set(world.reasons("a-0")) == {"Scheduled", "Pulled", "Created", "Started"}
-
-
 async def test_policy_fails_index_immediately(world):
     rule = {
         "action": "FailIndex",
@@ -240,19 +214,6 @@ async def test_active_pods_are_limited_by_parallelism(world):
     assert most == 2
 
 
-async def test_deadline_ends_job_and_pods(world):
-    world.create(command=FOREVER)
-    await world.running(many=2)
-    world.change(activeDeadlineSeconds=0)
-    found = await world.ended()
-    assert (found["reason"], found["message"]) == (
-        "DeadlineExceeded",
-        "Job was active longer than specified deadline",
-    )
-    assert world.status()["failed"] == 2
-    await world.until(lambda: world.pods() == [])
-
-
 async def test_job_is_suspended_and_resumed(world):
     world.create(command=FOREVER)
     await world.running(many=2)
@@ -281,17 +242,6 @@ async def test_deleted_pod_is_replaced(world):
     assert world.status()["failed"] == 1
 
 
-async def test_evicted_pod_has_only_reason(world):
-    world.create(completions=1, command=FOREVER, backoffLimitPerIndex=0)
-    await world.running()
-    world.cluster.evict("a")
-    await world.ended()
-    status = world.pod()["status"]
-    assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
-    assert "containerStatuses" not in status
-    assert conditions(world.pod())["DisruptionTarget"]["reason"] == "TerminationByKubelet"
-
-
 async def test_out_of_memory_pod_has_reason(world):
     world.create(completions=1, command=FOREVER, backoffLimitPerIndex=0)
     await world.running()
@@ -299,16 +249,6 @@ async def test_out_of_memory_pod_has_reason(world):
     await world.ended()
     ended = _state(world.pod(), "terminated")
     assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
-
-
-async def test_pod_deadline_fails_pod(world):
-    world.create(
-        completions=1, command=FOREVER, backoffLimitPerIndex=0, pod={"activeDeadlineSeconds": 1}
-    )
-    await world.ended()
-    status = world.pod()["status"]
-    assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
-    assert _state(world.pod(), "terminated")["exitCode"] == 143
 
 
 async def test_process_ignoring_sigterm_is_killed(world):
@@ -326,28 +266,6 @@ async def test_process_ignoring_sigterm_is_killed(world):
     world.change(activeDeadlineSeconds=0)
     await world.until(lambda: ended)
     assert ended[0] == 137
-
-
-async def test_unschedulable_pod_has_reason(world):
-    world.create(completions=1, template={"resources": {"requests": {"cpu": "64"}}})
-    found = await world.until(lambda: conditions(world.pod())["PodScheduled"])
-    assert (found["status"], found["reason"]) == ("False", "Unschedulable")
-    assert found["message"] == (
-        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: "
-        "0/1 nodes are available: 1 No preemption victims found for incoming pod."
-    )
-    await world.until(lambda: "FailedScheduling" in world.reasons("a-0"))
-
-
-async def test_missing_image_is_pulled_later(world):
-    world.cluster.withhold_image("farcall-local-process", heals_after=None)
-    world.create(completions=1)
-    await world.waiting("ErrImagePull")
-    await world.waiting("ImagePullBackOff")
-    assert {"Pulling", "Failed", "BackOff"} <= set(world.reasons("a-0"))
-    assert world.pod()["status"]["phase"] == "Pending"
-    world.cluster.withhold_image("farcall-local-process", heals_after=0)
-    await world.ended()
 
 
 async def test_variables_from_all_sources_are_expanded(world):
@@ -369,25 +287,6 @@ async def test_variables_from_all_sources_are_expanded(world):
     world.create(completions=1, command=command, template=template, pod={"subdomain": "nodes"})
     await world.ended()
     assert world.log(world.pod()) == ["a$(NONE)$(A)|1|default|1|http://127.0.0.1:1|a|$(A)"]
-
-
-async def test_volume_is_local_folder(world, tmp_path):
-    point = [{"name": "data", "mountPath": "/data"}, {"name": "own", "mountPath": "/own"}]
-    env = [{"name": "DATA", "value": "/data"}, {"name": "OWN", "value": "/own"}]
-    volumes = [
-        {"name": "data", "hostPath": {"path": str(tmp_path)}},
-        {"name": "own", "emptyDir": {}},
-    ]
-    command = ("sh", "-c", "touch $DATA/seen $OWN/seen && echo $OWN")
-    world.create(
-        completions=1,
-        command=command,
-        template={"volumeMounts": point, "env": env},
-        pod={"volumes": volumes},
-    )
-    await world.ended()
-    assert (tmp_path / "seen").exists()
-    assert world.log(world.pod())[0] != "/own"
 
 
 class InstantRunner:

@@ -241,22 +241,6 @@ def test_watch_sends_bookmarks(cluster):
         pytest.fail("no bookmark came")
 
 
-def test_old_version_returns_410(cluster):
-    """A watch from an expired version begins with an ERROR event of code 410.
-
-    https://kubernetes.io/docs/reference/using-api/api-concepts/#410-gone-responses
-    """
-    path = cluster.path("jobs")
-    [event, *more] = cluster.events(path, resourceVersion="1", timeoutSeconds=60)
-    assert more == []
-    assert event["type"] == "ERROR"
-    assert (event["object"]["kind"], event["object"]["code"]) == ("Status", 410)
-    assert event["object"]["reason"] in ("Expired", "Gone")
-
-
-# Secrets, access, discovery -------------------------------------------------------------------
-
-
 # Logs -------------------------------------------------------------------------------------------
 
 

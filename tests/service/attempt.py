@@ -169,10 +169,6 @@ class Attempt:
             return None
         return envelope.open_outcome(self._bundle.key, key, data)
 
-    def opened(self, reader, name):
-        """Verify an object with the bundle's outcome key and return its content."""
-        return reader(self._bundle.key, name, self.data(name))
-
     def stdout(self, outcome):
         """Return an attempt's complete stdout, beginning with its chunks."""
         data = b""

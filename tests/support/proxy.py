@@ -54,7 +54,6 @@ class Proxy:
         url: URL of the proxy, for an executor's ``endpoint_url``.
         counts: Number of requests by operation, such as ``batch submitjob`` and
             ``s3 PUT bundles``.
-        regions: Number of requests by region and operation, such as ``us-east-1 batch submitjob``.
         answers: Number of the server's responses by operation and status, such as
             ``s3 PUT outcomes 200``.
         seen: Every request.
@@ -76,7 +75,6 @@ class Proxy:
         seed: object = 0,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.regions: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.seen: list[Request] = []
         self.changes: dict[str, Callable[[dict[str, Any]], object]] = {}
@@ -92,8 +90,6 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._fillers: list[socket.socket] = []
-        self._is_gone = False
         self._is_open = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
@@ -116,16 +112,10 @@ class Proxy:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        for each in self._fillers:
-            each.close()
 
     def refuse(self) -> None:
         """Close the port and every connection, so that new connections are refused."""
         self._in_loop(self._close_port)
-
-    def vanish(self) -> None:
-        """Stop responding, even to new connections, as if the network is lost."""
-        self._in_loop(self._fall_silent)
 
     def hang(self) -> None:
         """Accept requests, but do not respond to them."""
@@ -143,7 +133,6 @@ class Proxy:
     def note(self, request: Request) -> None:
         """Record and count a request."""
         self.counts[request.operation] += 1
-        self.regions[f"{request.region} {request.operation}"] += 1
         self.seen.append(request)
 
     # --- thread -------------------------------------------------------------------------------
@@ -206,18 +195,6 @@ class Proxy:
             if connection.transport is not None:
                 connection.transport.abort()
 
-    def _fall_silent(self) -> None:
-        self._is_gone = True
-        self._server.close()
-        # The kernel drops new connections while the queue of a listener is full.
-        listener = socket.create_server(("127.0.0.1", self.port), backlog=0)
-        self._fillers.append(listener)
-        for _ in range(4):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", self.port))
-            self._fillers.append(filler)
-
     # --- one request --------------------------------------------------------------------------
 
     async def _handle(self, received: web.BaseRequest) -> web.StreamResponse:
@@ -237,7 +214,7 @@ class Proxy:
             return web.Response(status=status, headers=headers, body=text)
         if fault == "reset":
             return _hang_up(received, reset=True)
-        if fault == "hang" or self._is_gone:
+        if fault == "hang":
             await self._loop.create_future()  # never done
         if fault == "held":
             await self._released.wait()
@@ -274,13 +251,11 @@ class Proxy:
             return await _break_off(received, reply, content)
         passed = _headers(reply)
         passed.pop("Content-Length", None)
-        await self._wait_if_gone()
         return web.Response(status=reply.status, headers=passed, body=content)
 
     async def _stream(
         self, received: web.BaseRequest, reply: aiohttp.ClientResponse
     ) -> web.StreamResponse:
-        await self._wait_if_gone()
         answer = web.StreamResponse(status=reply.status, headers=_headers(reply))
         await answer.prepare(received)
         if received.method != "HEAD":
@@ -288,10 +263,6 @@ class Proxy:
                 await answer.write(piece)
         await answer.write_eof()
         return answer
-
-    async def _wait_if_gone(self) -> None:
-        if self._is_gone:
-            await self._loop.create_future()  # never done
 
     def _change_for(
         self, request: Request, fault: Fault

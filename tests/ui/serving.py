@@ -26,18 +26,11 @@ class Page(NamedTuple):
         url: URL without a trailing slash.
         token: Access token.
         process: Server process.
-        said: Lines that the server has printed so far.
     """
 
     url: str
     token: str
     process: subprocess.Popen[str]
-    said: list[str]
-
-    @property
-    def link(self) -> str:
-        """The URL with the token, as printed."""
-        return f"{self.url}/#token={self.token}"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,11 +49,10 @@ def page(environment: Mapping[str, str], *options: str) -> Iterator[Page]:
         text=True,
     )
     complaints: list[str] = []
-    said: list[str] = []
     listening = threading.Thread(target=_read, args=(process.stderr, complaints), daemon=True)
     listening.start()
     try:
-        yield _begun(process, said, complaints)
+        yield _begun(process, complaints)
         process.send_signal(signal.SIGINT)
         process.wait(30)
         listening.join(30)
@@ -74,13 +66,14 @@ def page(environment: Mapping[str, str], *options: str) -> Iterator[Page]:
         process.stderr.close()
 
 
-def _begun(process: subprocess.Popen[str], said: list[str], complaints: list[str]) -> Page:
+def _begun(process: subprocess.Popen[str], complaints: list[str]) -> Page:
+    said: list[str] = []
     link = None
     for line in process.stdout:
         said.append(line)
         link = link or _LINK.match(line)
         if link is not None and line.startswith("Press Ctrl-C"):
-            return Page(link[1], link[2], process, said)
+            return Page(link[1], link[2], process)
     raise AssertionError(f"the page did not begin: {''.join(said + complaints)}")
 
 
