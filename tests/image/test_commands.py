@@ -14,12 +14,10 @@ from farcall import (
     BatchExecutor,
     BindMount,
     Device,
-    JobCancelledError,
     Nodes,
     Ulimit,
 )
 from tests.local.account import Account
-from tests.support.patience import until_async
 
 
 @pytest.fixture
@@ -136,26 +134,3 @@ async def test_container_has_requested_properties(
         "user": [4242, 4343],
     }
     assert (taken / "new").exists()
-
-
-async def test_cancel_stops_all_nodes(
-    executor: BatchExecutor, base_image: str, batch: Account
-) -> None:
-    script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"
-    job = await executor.command(base_image, shell(script), nodes=2, memory=0.125)
-
-    async def are_ready() -> bool:
-        nodes = await job.nodes()
-        said = [batch.output(batch.describe(node.job_id), node.log_group) for node in nodes]
-        return said == [["ready"]] * 2
-
-    await until_async(are_ready)
-    await job.cancel("enough")
-    with pytest.raises(JobCancelledError, match="enough"):
-        await job.wait()
-
-    async def have_ended() -> bool:
-        return all(node.status.is_final for node in await job.nodes())
-
-    await until_async(have_ended)
-    assert [node.exit_code for node in await job.nodes()] == [9, 9]

@@ -165,28 +165,6 @@ async def test_expired_credentials_are_renewed(
     assert [name for name in proxy.answers if not name.endswith(("200", "206"))] == []
 
 
-@pytest.mark.parametrize("fault", ["lost", "reset"])
-async def test_failing_endpoint_loses_no_outcome(
-    make_executor: Make, proxy: Proxy, fault: str
-) -> None:
-    """The outcome is stored once, although the first requests of each kind fail."""
-
-    def work() -> str:
-        print("before", flush=True)
-        time.sleep(4)  # output is uploaded after 2 s; a shorter task's output is in its outcome
-        return "stored"
-
-    for operation in ("GET bundles", "PUT streams", "PUT outcomes"):
-        proxy.faults[f"s3 {operation}"] += [fault] * 2
-    # The outcome is kept, so that a container finds it when it repeats a lost request.
-    async with make_executor(through(proxy), keep_artifacts=True) as executor:
-        job = await executor.submit(work)
-        assert await job.result() == "stored"
-        assert await job.stdout() == "before\n"
-    assert max(map(len, proxy.faults.values())) < 2  # each kind had at least one fault
-    assert proxy.answers["s3 PUT outcomes 200"] == 1
-
-
 async def outlive(executor: BatchExecutor, proxy: Proxy) -> tuple[str, str]:
     """Cut a running task's network; return the job's ID and the error message."""
 

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from farcall import BatchExecutor, IntegrityError
+from farcall import BatchExecutor
 from tests import emulators
-from tests.support.iam import VALUES, Enforced
-
-RUNTIMES = "farcall/v1/runtime/"
+from tests.support.iam import Enforced
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +66,3 @@ async def test_stock_image_runs_calls_and_maps(stock: dict[str, object]) -> None
         assert [value for value, *_ in await executor.task(work).map(range(3))] == [0, 1, 4]
         with pytest.raises(LookupError, match="no -1"):
             await executor.task(work)(-1)
-
-
-async def test_changed_runtime_is_rejected(stock: dict[str, object], enforced: Enforced) -> None:
-    s3, bucket = enforced.root("s3"), VALUES["BUCKET"]
-    async with BatchExecutor(**stock) as executor:
-        assert await executor.task(abs)(-1) == 1
-        found = s3.list_objects_v2(Bucket=bucket, Prefix=RUNTIMES)["Contents"]
-        for each in found:
-            s3.put_object(Bucket=bucket, Key=each["Key"], Body=bytes(each["Size"]))
-        with pytest.raises(IntegrityError, match="nothing was run"):
-            await executor.task(abs)(-1)
-    for each in found:
-        s3.delete_object(Bucket=bucket, Key=each["Key"])

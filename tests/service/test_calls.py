@@ -9,9 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 from farcall import BatchExecutor
 
 sys.path.append(str(Path(__file__).parent))
@@ -39,19 +36,3 @@ async def test_keywords_named_like_options_are_passed(
     job = await executor.submit(work, vcpu=1, memory=2, self=3, function=4)
 
     assert await job.result() == (1, 2, 3, 4)
-
-
-@pytest.mark.slow
-async def test_large_arrays_are_passed_and_returned(executor: BatchExecutor) -> None:
-    array = np.arange(2**25, dtype=np.float64)  # 256 MiB, a multipart upload
-
-    @executor.task(memory=4)
-    def work(array: np.ndarray) -> np.ndarray:
-        array += 1
-        return array
-
-    back = await work(array)
-
-    assert array.nbytes == back.nbytes
-    assert back[0] == 1
-    assert array[-1] + 1 == back[-1]

@@ -20,7 +20,7 @@ import pytest
 import farcall_local
 from farcall import BatchExecutor, ServiceError
 from tests.support.patience import until_async
-from tests.support.proxy import Fault, Proxy, Request
+from tests.support.proxy import Fault, Proxy
 
 pytestmark = pytest.mark.slow  # one fault after the other
 
@@ -130,23 +130,3 @@ async def test_cancelled_upload_is_aborted(
         await until_async(lambda: proxy.port not in connected())
 
     assert proxy.counts["batch submitjob"] == 0
-
-
-@pytest.mark.timing(store_retry_s=0.1, fetch_again_s=0.1)
-async def test_unavailable_outcome_is_fetched_later(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
-) -> None:
-    """The fault lasts longer than the retries of one request."""
-    left = 20
-
-    def spoil(request: Request) -> Fault:
-        nonlocal left
-        if request.operation != "s3 GET outcomes" or not request.path.endswith("/1") or not left:
-            return ""
-        left -= 1
-        return (400, "RequestTimeout")
-
-    proxy.rule = spoil
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        assert await executor.task(abs).map(range(4)) == [0, 1, 2, 3]
-    assert left == 0

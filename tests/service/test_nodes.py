@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 import farcall_local
@@ -25,6 +24,7 @@ from farcall import (
 from farcall.engine.session import session_for
 from farcall.operations import explain
 from farcall_runtime.contract import ExitCode
+from tests.service.attacker import Attacker
 from tests.support.patience import PATIENCE_S, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -35,30 +35,6 @@ async def gang(make_executor: Callable[..., BatchExecutor]) -> AsyncIterator[Bat
     """An executor of tasks on three nodes."""
     async with make_executor(nodes=3) as opened:
         yield opened
-
-
-class Bucket:
-    """A job's objects in the bucket."""
-
-    def __init__(self, aws: farcall_local.LocalAWS, job: Job[Any]) -> None:
-        self._s3 = boto3.client("s3")
-        self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
-        self._job = job
-
-    def keys(self) -> list[str]:
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket)
-        found = [item["Key"] for page in pages for item in page.get("Contents", [])]
-        return [key for key in found if f"/{self._job.name}" in key]
-
-    def of_nodes(self) -> dict[str, str]:
-        """Return the keys of other nodes' outcomes, by attempt and index."""
-        found = [key for key in self.keys() if "/outcomes/" in key and not key.endswith("/0")]
-        return {"/".join(key.split("/")[-2:]): key for key in found}
-
-    def copy(self, source: str, to: str) -> None:
-        self._s3.copy_object(
-            Bucket=self._bucket, Key=to, CopySource={"Bucket": self._bucket, "Key": source}
-        )
 
 
 def notes(error: BaseException) -> str:
@@ -175,10 +151,11 @@ async def test_copied_node_outcome_is_rejected(
     gang: BatchExecutor, aws: farcall_local.LocalAWS, tmp_path: Path
 ) -> None:
     job = await gang.submit(wait_on_main, str(tmp_path / "go"))
-    bucket = Bucket(aws, job)
-    await until_async(lambda: set(bucket.of_nodes()) == {"1/1", "1/2"})
-    there = bucket.of_nodes()
-    bucket.copy(there["1/1"], there["1/2"])
+    attacker = Attacker(aws, tmp_path / "attacked")
+    prefix = f"/outcomes/{job.name}/nodes/1/"
+    await until_async(lambda: len(attacker.keys(prefix)) == 2)
+    first, second = sorted(attacker.keys(prefix))
+    attacker.put(second, attacker.get(first))
     (tmp_path / "go").touch()
     error = await job.exception()
     assert isinstance(error, IntegrityError)
