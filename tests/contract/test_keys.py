@@ -104,17 +104,6 @@ def test_contract_is_version_1():
 # --- keys -------------------------------------------------------------------------------------
 
 
-def test_keys_begin_with_their_kind():
-    assert WHERE.url == "s3://bucket/prefix/v1/run/bundles/bundle"
-    assert WHERE.bundle_key == "prefix/v1/run/bundles/bundle"
-    assert WHERE.outcome_key(3) == "prefix/v1/run/outcomes/bundle/3"
-    assert WHERE.value_key(3, 2, 41) == "prefix/v1/run/values/bundle/3/2/00000041"
-    assert WHERE.attempt_key(3, 2) == "prefix/v1/run/attempts/bundle/3/2"
-    assert WHERE.chunk_key(3, 2, "stderr", 41) == (
-        "prefix/v1/run/streams/bundle/3/2/stderr/00000041"
-    )
-
-
 def test_only_outcomes_have_outcomes_prefix():
     inbox = contract.outcomes_prefix("prefix/v1/run")
     others = [WHERE.bundle_key, WHERE.value_key(0, 1, 0), WHERE.attempt_key(0, 1)]

@@ -1,22 +1,26 @@
 """User operations, and the faults that they meet.
 
-Each operation starts a client whose requests pass through a fault proxy.
+Each operation starts a client whose requests pass through a fault proxy. For permanent faults,
+there are short timeouts and a check of the resulting error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor, JobCancelledError
+from farcall import BatchExecutor, FarcallError, JobCancelledError, ServiceError
+from farcall.testing import Timing
 from tests.support.patience import PATIENCE_S
 from tests.support.proxy import Fault, Proxy
 from tests.support.tasks import wait_for
@@ -165,3 +169,41 @@ async def outcome_of(done: Awaitable[Any]) -> Any:
         return await asyncio.wait_for(done, PATIENCE_S)
     except Exception as error:  # the test checks the error
         return error
+
+
+# --- permanent faults ---------------------------------------------------------------------------
+
+
+REMEDY = re.compile(
+    "check |try again|renew |need permission|captive portal|find out|set [a-z_]+ to"
+)
+
+
+# Limits of a minute or an hour are reduced to a second or two. They count from the first failure.
+# A slow response counts as a missing one.
+IMPATIENT = pytest.mark.timing(
+    attempts=2,
+    call_retry_s=1.0,
+    give_up_s=3.0,
+    listed_within_s=1.0,
+    register_retry_s=1.0,
+    sending_retry_s=1.0,
+    store_retry_s=1.0,
+    submit_looks_s=(0.1, 0.3),
+    submit_retry_s=1.0,
+    terminate_retry_s=1.0,
+    throttled_for_s=2.0,
+)
+
+
+def answering_within(timing: Timing, seconds: float) -> Timing:
+    return replace(timing, read_timeout_s=seconds, request_timeout_s=2 * seconds)
+
+
+def check(came: Any, operation: str, kind: str) -> None:
+    if isinstance(came, ServiceError):
+        said = str(came)
+        assert operation in said, (kind, said)
+        assert REMEDY.search(said), (kind, said)
+    elif came != 49:
+        assert isinstance(came, FarcallError), (kind, repr(came))

@@ -6,24 +6,20 @@ results.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import ctypes
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import farcall
-from farcall import BatchExecutor, CallResult, ChildKilledError, JobCancelledError
-from tests.support.patience import until
+from farcall import BatchExecutor, CallResult, ChildKilledError
 
 
 async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
@@ -66,27 +62,6 @@ async def test_calls_have_own_output_and_time(executor: BatchExecutor) -> None:
     assert len({result.job_id for result in found}) == 1
 
 
-async def test_every_byte_is_counted_once(executor: BatchExecutor) -> None:
-    def work(x: int) -> None:
-        if x == 0:  # the thread writes while the other calls run
-            threading.Thread(target=background, daemon=True).start()
-        for _ in range(x * 20):
-            os.write(1, b"%d" % x * 10_000)  # more than a pipe holds
-
-    def background() -> None:
-        for _ in range(50):
-            os.write(2, b"b")
-            time.sleep(0.005)
-
-    sweep = executor.task(work).map(range(8), chunksize=8)
-    found = await every(sweep)
-
-    assert [result.stdout for result in found] == [str(x) * 10_000 * x * 20 for x in range(8)]
-    (job_id,) = sweep.job_ids
-    assert {result.job_id for result in found} == {job_id}
-    assert set("".join(result.stderr for result in found)) == {"b"}
-
-
 # --- process exits ------------------------------------------------------------------------------
 
 
@@ -127,32 +102,3 @@ async def test_crash_keeps_earlier_call_results(
         words = f"call {number} of 7 in the task did not start: the task's process {how} in call 5"
         assert str(error).startswith(words)
         assert error.stdout == ""
-
-
-async def test_cancelled_chunk_keeps_finished_results(
-    make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
-    def work(x: int, folder: str) -> int:
-        print("call", x)
-        if x == 1:
-            raise ValueError(x)
-        if x == 3:
-            Path(folder, "there").touch()
-            time.sleep(600)  # until the test, or what it tests, ends it
-        return x
-
-    async with make_executor() as executor:
-        sweep = executor.task(work).map(range(6), [str(tmp_path)] * 6, chunksize=6)
-        waiting = asyncio.ensure_future(every(sweep))
-        await asyncio.to_thread(until, (tmp_path / "there").exists)
-        await executor.attach(sweep.job_ids[0]).cancel("by hand")
-        found = await waiting
-
-    assert [found[x].value for x in (0, 2)] == [0, 2]
-    assert repr(found[1].error) == "ValueError(1)"
-    cancelled = [result.error for result in found[3:]]
-    assert all(isinstance(error, JobCancelledError) for error in cancelled)
-    assert found[3].stdout == "call 3\n"
-    assert "by hand" in str(cancelled[0])
-    assert "call 5 of 6 in the task did not start: " in str(cancelled[1])
-    assert "in call 4: job" in str(cancelled[1])

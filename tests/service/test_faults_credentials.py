@@ -16,8 +16,7 @@ from botocore.utils import ContainerMetadataFetcher
 import farcall_local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
-from tests.service.lasting import IMPATIENT, answering_within, check
-from tests.service.operations import Way, ask, call, outcome_of
+from tests.service.operations import IMPATIENT, Way, answering_within, ask, call, check, outcome_of
 from tests.support.proxy import Fault, Proxy
 from tests.support.signing import session
 

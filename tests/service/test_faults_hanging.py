@@ -12,8 +12,14 @@ import pytest
 
 from farcall import ServiceError
 from farcall.testing import Timing, use_timing
-from tests.service.lasting import IMPATIENT, answering_within, check
-from tests.service.operations import Meeting, Way, each_operation
+from tests.service.operations import (
+    IMPATIENT,
+    Meeting,
+    Way,
+    answering_within,
+    check,
+    each_operation,
+)
 
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 

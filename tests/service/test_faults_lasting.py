@@ -10,8 +10,7 @@ import asyncio
 
 import pytest
 
-from tests.service.lasting import IMPATIENT, check
-from tests.service.operations import Meeting, Way, each_operation
+from tests.service.operations import IMPATIENT, Meeting, Way, check, each_operation
 from tests.support.proxy import FAULTS, Fault
 
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other

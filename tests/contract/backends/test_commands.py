@@ -58,16 +58,6 @@ async def test_command_exit_code_fails_the_job(jobs):
     assert found.failure_reason().exit_code == 3
 
 
-async def test_terminated_command_keeps_reason(jobs):
-    job_id = await jobs.submit(jobs.command(shell("exec sleep 600")))
-    await jobs.until(job_id, JobStatus.RUNNING)
-    assert await jobs.backend.terminate([job_id], "no longer needed") == {}
-    found = await jobs.ended(job_id)
-    assert found.status is JobStatus.FAILED
-    assert found.status_reason.startswith(f"{OWN_REASON}no longer needed")
-    assert found.failure_reason().kind is farcall.JobCancelledError
-
-
 # --- several nodes ----------------------------------------------------------------------------
 
 
