@@ -459,14 +459,6 @@ class Storage:
             lambda store: obstore.put(store, key, pieces, use_multipart=False),
         )
 
-    def put_once(self, key: str, pieces: list[Buffer]) -> None:
-        """Store an object as `put` does, without retries.
-
-        Raises:
-            StorageError: S3 could not be reached, or refused.
-        """
-        self.bounded(0.0, self._deadline).put(key, pieces)
-
     def put_large(self, key: Callable[[int], str], pieces: list[Buffer]) -> str:
         """Store bytes in parallel parts, replacing existing ones, and hash them meanwhile.
 

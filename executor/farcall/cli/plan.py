@@ -58,7 +58,7 @@ async def of_call(
     call = bound.args, bound.kwargs
     to_text = CallTexts(function).of if settings.store_call_summaries else None
     using = Pickling.of(settings)
-    arguments = pickling.pack_call([call], settings.cache_dir, to_text, using=using)
+    arguments = next(pickling.pack_calls([[call]], settings.cache_dir, to_text, using=using))
     task = pickling.pack_function(function, using=using), arguments
     access, backend = await _opened(settings, offline=offline)
     try:

@@ -237,8 +237,10 @@ def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exceptio
                 )
                 texts[id(function)] = CallTexts(function)
             to_text = texts[id(function)].of if settings.store_call_summaries else None
-            call = pickling.pack_call(
-                wanted.calls, settings.cache_dir, to_text, digests, using=using[option]
+            call = next(
+                pickling.pack_calls(
+                    [wanted.calls], settings.cache_dir, to_text, digests, using=using[option]
+                )
             )
             done.append((functions[key], call))
         except Exception as error:  # the caller receives it

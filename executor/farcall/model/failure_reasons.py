@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from farcall.model import errors, output, terminal
@@ -153,18 +153,6 @@ class FailureReason:
     def error(self, job: About) -> errors.FarcallError:
         """Return the error of a call."""
         return self.kind(job.tell(self.sentence, self.remedy), **job.fields(self.exit_code))
-
-    def not_begun(self, number: int, calls: int, running: int | None) -> FailureReason:
-        """Return the reason of a call that did not start.
-
-        Args:
-            number: Number of the call in the task, from 1.
-            calls: Number of calls in the task.
-            running: Number of the call that failed, from 1; None if it happened between two calls.
-        """
-        where = f" in call {running}" if running is not None else ""
-        sentence = f"call {number} of {calls} in the task did not start: {self.sentence}{where}"
-        return replace(self, sentence=sentence)
 
 
 def _shortened(line: str) -> str:

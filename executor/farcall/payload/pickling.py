@@ -335,25 +335,6 @@ def _pack_some(
     return (packed, large) if packed else None
 
 
-def pack_call(
-    calls: Sequence[Call],
-    cache_dir: str | None = None,
-    to_text: ToText | None = None,
-    digests: Digests | None = None,
-    *,
-    using: Pickling | None = None,
-) -> Packed:
-    """Pickle the arguments of one task; see `pack_calls`.
-
-    Raises:
-        NoRoomError: ``cache_dir`` has no space.
-        TaskNotPicklableError: An argument cannot be pickled; the message names it.
-    """
-    parts = _pickle_call(calls, cache_dir, using or Pickling(None))
-    packed = _frame(parts, to_text(calls) if to_text is not None else "")
-    return _share(packed, parts, digests or Digests())
-
-
 def _pickle_call(
     calls: Sequence[Call], cache_dir: str | None, using: Pickling
 ) -> list[pickles.Pieces]:

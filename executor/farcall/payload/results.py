@@ -241,15 +241,13 @@ def complete(
     why = why or of_process(meta)
     records = meta["results"]
     was_cut_off = meta["begun"] > len(records) or (records and was_told_to_stop(records[-1]))
-    running = len(found) if was_cut_off else None
-    job = job.of(b"", b"")
-    return found + [
-        Result(
-            error=why.not_begun(number, calls, running).error(job),
-            reason=Reason.of_failure_reason(why),
-        )
-        for number in range(len(found) + 1, calls + 1)
-    ]
+    where = f" in call {len(found)}" if was_cut_off else ""
+    job, reason = job.of(b"", b""), Reason.of_failure_reason(why)
+    left = []
+    for number in range(len(found) + 1, calls + 1):
+        sentence = f"call {number} of {calls} in the task did not start: {why.sentence}{where}"
+        left.append(Result(error=replace(why, sentence=sentence).error(job), reason=reason))
+    return found + left
 
 
 def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result]:

@@ -127,7 +127,7 @@ def test_raising_again_adds_no_frames(future):
 
 def test_pickling_is_rejected(future):
     with pytest.raises(TaskNotPicklableError, match=r"Pass its result\(\)"):
-        pickling.pack_call([((future,), {})])
+        next(pickling.pack_calls([[((future,), {})]]))
 
 
 def test_callback_may_wait_for_state_reader(future):

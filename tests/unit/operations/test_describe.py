@@ -123,7 +123,7 @@ def group(executor, found):
 
             async def pack(self, session):
                 function = pickling.pack_function(run_group)
-                return function, pickling.pack_call([((codes, nodes, {}), {})], "")
+                return function, next(pickling.pack_calls([[((codes, nodes, {}), {})]], ""))
 
         submitted = await TaskRun.submit(
             Electrons(),

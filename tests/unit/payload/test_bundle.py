@@ -222,17 +222,6 @@ def test_bundle_name_is_legal_job_name(function, plain):
     assert plain in (None, named)
 
 
-def test_index_names_the_queue():
-    made, data = written(double, queue="nightly")
-    assert index_of(made, data).meta["queue"] == "nightly"
-
-
-def test_repr_hides_secrets():
-    made = bundle(double)
-    assert made.key.hex() not in repr(made)
-    assert repr(made.key) not in repr(made)
-
-
 def test_call_texts_follow_the_arguments():
     function = pack_function(double)
     calls = [[((number,), {})] for number in range(3)]
@@ -309,11 +298,6 @@ def test_shared_value_is_stored_once():
         for number, value in enumerate((held, one, other), start=1)
     }
     assert (made.size, len(data) < 8192) == (4, True)
-
-
-def test_bundle_without_shared_values_omits_them():
-    made, data = written(double)
-    assert "shared" not in index_of(made, data).meta
 
 
 def test_failed_shared_value_prevents_index():

@@ -13,7 +13,7 @@ import pytest
 
 from farcall import BatchExecutor
 from farcall.model.errors import TaskNotPicklableError
-from farcall.payload.pickling import explain, pack_call
+from farcall.payload.pickling import explain, pack_calls
 
 
 class Model:
@@ -28,7 +28,7 @@ class Stubborn:
 
 def error_of(*args, **kwargs):
     with pytest.raises(TaskNotPicklableError) as at:
-        pack_call([((), {}), (args, kwargs)])
+        next(pack_calls([[((), {}), (args, kwargs)]]))
     assert at.value.__cause__ is not None
     return str(at.value)
 

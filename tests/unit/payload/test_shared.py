@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from farcall.payload import shared, unpickling
-from farcall.payload.pickling import pack_call, pack_calls, pack_function
+from farcall.payload.pickling import pack_calls, pack_function
 from farcall.payload.shared import Digests, Value
 from farcall_runtime import envelope, pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES as LEAST
@@ -29,7 +29,7 @@ def opened(packed, values=()):
 
 
 def arrived(*args):
-    packed = pack_call([(args, {})])
+    packed = next(pack_calls([[(args, {})]]))
     (((*found,), _),) = opened(packed)
     return packed, found
 
@@ -113,8 +113,8 @@ def test_recreated_view_is_hashed_once(hashed):
     whole = np.arange(LEAST)
     digests = Digests()
     for _ in range(5):
-        pack_call([((whole[:-8],), {})], None, None, digests)
-        pack_call([((whole[8:],), {})], None, None, digests)
+        next(pack_calls([[((whole[:-8],), {})]], None, None, digests))
+        next(pack_calls([[((whole[8:],), {})]], None, None, digests))
     assert hashed == [whole[8:].nbytes] * 2
 
 
@@ -129,7 +129,9 @@ def test_parts_of_one_object_are_distinct():
     whole = memoryview(bytearray(b"a" * LEAST + b"b" * LEAST))
     digests = Digests()
     for start, letter in ((0, b"a"), (LEAST, b"b")):
-        packed = pack_call([((Part(whole[start : start + LEAST]),), {})], None, None, digests)
+        packed = next(
+            pack_calls([[((Part(whole[start : start + LEAST]),), {})]], None, None, digests)
+        )
         assert packed.shared[0].sha256 == hashlib.sha256(letter * LEAST).digest()
 
 
@@ -142,7 +144,7 @@ def test_reused_id_does_not_reuse_digest(make):
     digests = Digests()
     for number in range(30):
         value = make(number)
-        packed = pack_call([((value,), {})], None, None, digests)
+        packed = next(pack_calls([[((value,), {})]], None, None, digests))
         assert packed.shared[0].sha256 == hashlib.sha256(value).digest()
         del value, packed
 
@@ -167,7 +169,9 @@ def test_digests_keep_at_most_one_value():
 def test_number_of_shared_values_is_limited():
     digests = Digests(most=2)
     values = [bytes([number]) * LEAST for number in range(4)]
-    packed = [pack_call([((value,), {})], None, None, digests) for value in (*values, values[0])]
+    packed = [
+        next(pack_calls([[((value,), {})]], None, None, digests)) for value in (*values, values[0])
+    ]
     assert [len(each.shared) for each in packed] == [1, 1, 0, 0, 1]
     assert [opened(each)[0][0][0] for each in packed] == [*values, values[0]]
 
@@ -187,11 +191,11 @@ class Handle:
 
 @pytest.mark.parametrize("name", LARGE)
 def test_stored_value_is_referenced_not_sent(name):
-    bare = pack_call([((LARGE[name],), {})])
+    bare = next(pack_calls([[((LARGE[name],), {})]]))
     value = Value.of(LARGE[name])
     stored = value.pieces
     value.forget()
-    packed = pack_call([((Handle(value), [Handle(value)]), {})])
+    packed = next(pack_calls([[((Handle(value), [Handle(value)]), {})]]))
     assert set(packed.shared) == set(bare.shared)
     assert {piece.data for piece in packed.shared} == {None}
     (((first, (again,)), _),) = opened(packed, stored)
@@ -205,7 +209,7 @@ def test_small_parts_are_stored_as_snapshot():
     small, large = np.arange(2000), np.zeros(LEAST)
     value = Value.of((small, large))
     small[:] = 9
-    packed = pack_call([((Handle(value),), {})])
+    packed = next(pack_calls([[((Handle(value),), {})]]))
     ((((found, _),), _),) = opened(packed, value.pieces)
     np.testing.assert_equal(found, np.arange(2000))
     found[0] = 5
@@ -215,14 +219,14 @@ def test_stored_value_needs_no_bytes():
     value = Value.of(LARGE["array"])
     value.forget()
     for args in ((Handle(value), LARGE["array"]), (LARGE["array"], Handle(value))):
-        packed = pack_call([(args, {})])
+        packed = next(pack_calls([[(args, {})]]))
         assert [piece.data for piece in packed.shared] == [None]
 
 
 def test_small_stored_value_is_sent_inline():
     value = Value.of({"a": 1})
     assert value.pieces == ()
-    packed = pack_call([((Handle(value),), {})])
+    packed = next(pack_calls([[((Handle(value),), {})]]))
     assert opened(packed) == [(({"a": 1},), {})]
 
 
