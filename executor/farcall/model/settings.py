@@ -754,17 +754,17 @@ def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict
         last = name.removeprefix(f"{_OUTER}.").lower()
         near = difflib.get_close_matches(last, _MEANT, 1, _MEANT_RATIO)
         if near:
+            meant = " or ".join(map(heading, _MEANT[near[0]]))
             raise SettingsError(
-                f"{path} has a table [{name}], which farcall does not read; did you mean "
-                f"{heading(_MEANT[near[0]])}?"
+                f"{path} has a table [{name}], which farcall does not read; did you mean {meant}?"
             )
     return found
 
 
 _OUTER = "executors"
-_MEANT = {
-    **{inner: backend for backend, (_, inner) in SECTIONS.items()},
-    **dict.fromkeys((_OUTER, "farcall"), BATCH),
+_MEANT: dict[str, tuple[BackendName, ...]] = {
+    **{inner: (backend,) for backend, (_, inner) in SECTIONS.items()},
+    **dict.fromkeys((_OUTER, "farcall"), tuple(SECTIONS)),
 }
 """Names that a misspelled table resembles, and the backends whose sections they mean."""
 
