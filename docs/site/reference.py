@@ -10,6 +10,8 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
@@ -52,17 +54,30 @@ def _options() -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for option in describe():
         field = Settings.model_fields[option.name]
-        kind = field.annotation
         platforms = [name for name in PLATFORMS if option.name in options_of(name)]
         cells = (
             f"<code>{option.name}</code>",
-            _cell(kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")),
+            _cell(_kind(field.annotation)),
             "" if option.default is None else f"<code>{_cell(json.dumps(option.default))}</code>",
             _cell(option.allowed or _range(field)),
             f"<code>{ENVIRONMENT_PREFIX}{option.name.upper()}</code>",
             ", ".join(PLATFORMS[name] for name in platforms),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _kind(annotation: Any) -> str:
+    """Return a type without what pydantic adds to it."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(_kind, parts))
+    if isinstance(origin, type):
+        return f"{origin.__name__}[{', '.join(map(_kind, parts))}]"
+    if annotation is NoneType or is_typeddict(annotation):
+        return "None" if annotation is NoneType else "dict"
+    return getattr(annotation, "__name__", "") or str(annotation).replace("typing.", "")
 
 
 def _range(field: FieldInfo) -> str:
