@@ -11,12 +11,13 @@ import json
 import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
+from typing_extensions import is_typeddict
 
 from farcall.cli.main import PANELS, cli
 from farcall.model.settings import ENVIRONMENT_PREFIX, PLATFORMS, Settings, options_of
@@ -75,9 +76,11 @@ def _kind(annotation: Any) -> str:
         return " | ".join(map(_kind, parts))
     if isinstance(origin, type):
         return f"{origin.__name__}[{', '.join(map(_kind, parts))}]"
+    if origin is Literal:  # the table has a column for its values
+        return " | ".join(sorted({type(value).__name__ for value in parts}))
     if annotation is NoneType or is_typeddict(annotation):
         return "None" if annotation is NoneType else "dict"
-    return getattr(annotation, "__name__", "") or str(annotation).replace("typing.", "")
+    return getattr(annotation, "__name__", str(annotation))
 
 
 def _range(field: FieldInfo) -> str:
