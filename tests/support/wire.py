@@ -1,4 +1,4 @@
-"""Objects in the bucket, written from their format, independently of farcall's code.
+"""Objects in the bucket, written from their format, without farcall's client.
 
 They have the format of existing objects: a change that makes them unreadable breaks the protocol.
 """

@@ -55,7 +55,7 @@ async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
 
 
 async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
-    """Return the ARNs of farcall's job definitions that use one of some roles."""
+    """Return the ARNs of the job definitions that farcall registered with one of some roles."""
     ends = tuple(f"role/{role}" for role in roles)
     if not ends:
         return []

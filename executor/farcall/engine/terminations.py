@@ -122,10 +122,10 @@ class Terminations:
         _log.warning("cancelling %s (%s); press Ctrl-C to exit at once", what, reason)
         with self._interrupts:
             refused = await self.end(left, reason)
-        for error in refused.values():  # the owner's own error matters more
-            _log.warning("they may still run: %s", error)
-            return
-        _log.warning("cancelled %s", what)
+        if refused:  # the owner's own error matters more
+            _log.warning("they may still run: %s", next(iter(refused.values())))
+        else:
+            _log.warning("cancelled %s", what)
 
     async def leave_one(self, job_id: str, reason: str) -> None:
         """Terminate a leaving owner's job, and log it together with others."""

@@ -41,7 +41,7 @@ from farcall.model import terminal
 
 
 class FarcallError(Exception):
-    """Base class of farcall's errors.
+    """Base class of all farcall errors.
 
     The text may quote a task, AWS or the bucket, so control characters in it are escaped.
     """

@@ -49,7 +49,7 @@ _CLOCKS_DIFFER = timedelta(minutes=1)
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
 
 _OURS = "farcall-"
-"""Prefix of farcall's job definitions; see `farcall.backends.batch.documents`."""
+"""Prefix of the job definitions that farcall registers; see `farcall.backends.batch.documents`."""
 
 _EVERY_JOB = {"name": "AFTER_CREATED_AT", "values": ["1"]}
 """Filter for all jobs; without a filter, a list contains jobs of one status only."""

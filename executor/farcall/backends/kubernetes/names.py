@@ -1,4 +1,4 @@
-"""Names, labels and annotations of farcall's Kubernetes objects. No I/O.
+"""Names, labels and annotations of the Kubernetes objects that farcall creates. No I/O.
 
 Source:
     https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
