@@ -20,8 +20,8 @@ from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 from farcall.cli.main import PANELS, cli
-from farcall.model.settings import ENVIRONMENT_PREFIX, PLATFORMS, Settings, options_of
-from farcall.model.settings_help import describe
+from farcall.config.help import describe
+from farcall.config.settings import ENVIRONMENT_PREFIX, PLATFORMS, Settings, options_of
 
 _OPTIONS = "options-table.md"
 _EXAMPLES = re.compile(r"\x08\nExamples:\n(.*?)(?:\n\n|$)", re.DOTALL)

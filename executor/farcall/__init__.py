@@ -91,8 +91,8 @@ if TYPE_CHECKING:
     from farcall.client.shared import Shared
     from farcall.client.sweep import Sweep
     from farcall.client.task import Task
+    from farcall.config.settings import Settings
     from farcall.model.output import LogLine
-    from farcall.model.settings import Settings
     from farcall.payload.results import CallResult
 
 __version__ = "0.1.0"
@@ -162,7 +162,7 @@ _HOMES = {
     "Recovered": "client.recovery",
     "Run": "client.recovery",
     "CallResult": "payload.results",
-    "Settings": "model.settings",
+    "Settings": "config.settings",
     "Shared": "client.shared",
     "Sweep": "client.sweep",
     "Task": "client.task",

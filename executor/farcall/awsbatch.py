@@ -6,11 +6,11 @@ the plugin's (covalent/executor/__init__.py, 0.240).
 
 from __future__ import annotations
 
+from farcall.config.settings import Settings
 from farcall.covalent.plugin import options as covalent_options
 from farcall.covalent.plugin import restart
 from farcall.covalent.plugin.direct import DirectExecutor
 from farcall.covalent.plugin.managed import ManagedExecutor
-from farcall.model.settings import Settings
 
 EXECUTOR_PLUGIN_NAME = covalent_options.CONSTRUCTOR
 _EXECUTOR_PLUGIN_DEFAULTS = covalent_options.plugin_defaults()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
-from farcall.model.settings import Settings
 from farcall_local import LocalAWS
 from tests.support.commands import FARCALL, Commands
 

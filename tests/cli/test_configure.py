@@ -14,8 +14,9 @@ import tomlkit
 
 from farcall import FarcallError, Settings
 from farcall.cli.options_file import updated
-from farcall.model.settings import SECTIONS, options_of
-from farcall.model.settings_help import describe
+from farcall.config.files import SECTIONS
+from farcall.config.help import describe
+from farcall.config.settings import options_of
 from tests.support import terminal
 from tests.support.commands import FARCALL
 

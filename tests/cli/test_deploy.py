@@ -15,8 +15,8 @@ import sys
 import pytest
 import tomlkit
 
+from farcall.config.settings import read
 from farcall.deploy import stack
-from farcall.model.settings import read
 from tests import emulators
 from tests.cli.account import Account
 from tests.support.commands import FARCALL

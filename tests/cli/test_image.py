@@ -15,8 +15,8 @@ import pytest
 import tomlkit
 
 from farcall.cli.image import build_context
+from farcall.config.settings import read
 from farcall.model.errors import FarcallError
-from farcall.model.settings import read
 from farcall_runtime.contract import PROTOCOL_VERSION
 from tests import emulators
 from tests.cli.account import Account

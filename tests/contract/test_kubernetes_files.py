@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \| .+ \|$", PAGE, re.MULTILINE))

@@ -23,10 +23,10 @@ from covalent.executor.utils.wrappers import wrapper_fn
 
 import farcall.awsbatch
 from farcall import JobLostError, SettingsError
+from farcall.config.settings import options_of
 from farcall.covalent.plugin import database
 from farcall.model.errors import FarcallError
 from farcall.model.names import BATCH
-from farcall.model.settings import options_of
 from farcall.model.workflows import Workflow
 from tests.support.covalent_server import CovalentServer
 from tests.support.proxy import Proxy

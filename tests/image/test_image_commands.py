@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from farcall import BatchExecutor
-from farcall.model.settings import read
+from farcall.config.settings import read
 from farcall_local import names
 from tests.emulators import TestAWS
 from tests.image.conftest import Docker

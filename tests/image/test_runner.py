@@ -17,7 +17,7 @@ import boto3
 import pytest
 
 import farcall_local
-from farcall.model.leftovers import identity
+from farcall.filesystem import identity
 from farcall_local.runners.docker import SERVER_LABEL
 from tests.local.account import Account
 

@@ -22,7 +22,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall_local
-from farcall.model.leftovers import identity
+from farcall.filesystem import identity
 from tests.support.signing import signed
 
 pytestmark = pytest.mark.slow

@@ -22,10 +22,10 @@ import boto3
 import pytest
 
 from farcall import BatchExecutor
+from farcall.config.settings import DEFAULT_CACHE_DIR
 from farcall.engine.workspaces import key_of
 from farcall.model import start_script
 from farcall.model.commands import Nodes
-from farcall.model.settings import DEFAULT_CACHE_DIR
 from farcall.model.start_script import Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall_local.names import BUCKET, JOB_ROLE

@@ -6,11 +6,11 @@ import secrets
 from typing import Any
 
 from farcall.backends.base import JobSpec
+from farcall.config.settings import Settings
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.pacing import Ticket
-from farcall.model.settings import Settings
 from farcall_runtime.contract import ENV_WORKFLOW
 from tests.support.patience import until_async
 

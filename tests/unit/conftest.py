@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 from farcall.client.loop_thread import close_shared
-from farcall.model.settings import set_default_bucket
+from farcall.config.settings import set_default_bucket
 from farcall.testing import Timing, fake_cloud
 from tests.support.timing import marked
 from tests.unit.fakes import Clock, Container

@@ -38,10 +38,10 @@ from botocore.utils import get_environ_proxies
 from farcall.aws import buckets, endpoints, error_translation
 from farcall.aws.buckets import BucketLocation
 from farcall.aws.s3 import Operations
+from farcall.config.help import DEFAULTS, origin
+from farcall.config.settings import Settings
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.names import BATCH
-from farcall.model.settings import Settings
-from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.timing import Timing, in_force
 from farcall_runtime.storage import open_store
 

@@ -8,8 +8,9 @@ import os
 import re
 from urllib.parse import urlsplit
 
+from farcall.config.files import files
+from farcall.config.settings import ENVIRONMENT_PREFIX, in_force
 from farcall.model.errors import SettingsError
-from farcall.model.settings import ENVIRONMENT_PREFIX, files, in_force
 
 _URL = re.compile(r"https?://[^\s/\"')>,;]+")
 DOMAINS = (

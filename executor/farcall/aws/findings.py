@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 from farcall.aws import error_translation
+from farcall.config.help import origin
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.findings import FAILED, NOT_CHECKED, Finding, parted
-from farcall.model.settings_help import origin
 
 _ACTIONS = {
     "DeleteObject": "s3:DeleteObject",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from farcall.aws.clients import Aws
 from farcall.backends.base import Backend
+from farcall.config.settings import Settings
 from farcall.model.names import KUBERNETES
-from farcall.model.settings import Settings
 
 
 def open_backend(settings: Settings, access: Aws) -> Backend:

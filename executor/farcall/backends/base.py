@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
+from farcall.config.settings import Settings
 from farcall.model.commands import Nodes
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.findings import Finding
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.pacing import Meter, Ticket
-from farcall.model.settings import Settings
 
 STOCK_USER = "10001:10001"
 """User of containers whose image lacks the task runner, and of the farcall image.

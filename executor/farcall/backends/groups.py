@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from farcall.backends.base import JobSpec
+from farcall.config.settings import Settings
 from farcall.model.commands import Device, Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 
 _PERMISSIONS = "rwm"
 _VARIABLE = re.compile(r"[^=\0]+")

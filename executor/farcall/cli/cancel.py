@@ -13,10 +13,10 @@ from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import confirm, opened, print_json
 from farcall.cli.options import chosen_user, owner, queue_names
 from farcall.cli.printing import say
+from farcall.config.settings import Settings
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.names import counted, in_queues
-from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall.operations import cancel
 from farcall.operations.cancel import Cancelled

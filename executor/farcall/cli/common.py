@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from farcall.cli.printing import say
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.model import quantities
 from farcall.model.errors import FarcallError
-from farcall.model.settings import Settings
 
 
 def moment(text: str) -> datetime:

@@ -12,10 +12,10 @@ import click
 from farcall.cli import options_file
 from farcall.cli.options import check, parse
 from farcall.cli.printing import hand_out, say
+from farcall.config.help import describe
+from farcall.config.settings import Settings, from_text
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH, KUBERNETES, BackendName
-from farcall.model.settings import Settings, from_text
-from farcall.model.settings_help import describe
 
 _ASKED = {
     BATCH: (

@@ -26,8 +26,8 @@ from farcall.cli import tables
 from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
+from farcall.config.settings import Settings
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
 from farcall.operations.catalog import Entry
 
 _EXPERIMENT = """\

@@ -15,14 +15,14 @@ from farcall.aws.clients import Aws
 from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm, seconds
 from farcall.cli.printing import hand_out, say
+from farcall.config.option_values import check_tag
+from farcall.config.settings import Settings
 from farcall.deploy import contents, parameters, stack, stack_options
 from farcall.deploy.aws_calls import ask
 from farcall.deploy.parameters import EC2, FARGATE, FARGATE_SPOT, INSTANCES, KINDS, SPOT
 from farcall.deploy.stack import Stack, State
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.names import counted, named
-from farcall.model.option_values import check_tag
-from farcall.model.settings import Settings
 
 # --- Network of the jobs: the given VPC and subnets, or the account's default ones --------------
 

@@ -12,12 +12,12 @@ import click
 from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm
 from farcall.cli.printing import say
+from farcall.config.settings import Settings
 from farcall.deploy import contents, stack_options
 from farcall.deploy.contents import Bucket
 from farcall.deploy.parameters import KINDS
 from farcall.deploy.stack import Stack, State
 from farcall.model.names import counted, named
-from farcall.model.settings import Settings
 
 _ROLES = ("JobRole", "ExecutionRole")
 

@@ -22,9 +22,9 @@ from farcall.aws.clients import Aws
 from farcall.cli import docker, options_file, stacks
 from farcall.cli.common import confirm
 from farcall.cli.printing import say
+from farcall.config.settings import Settings
 from farcall.deploy.aws_calls import ask
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
 

@@ -17,12 +17,12 @@ from farcall.cli.printing import Printer, give_up_stdout, say
 from farcall.cli.run import telling_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.executor import BatchExecutor
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import is_unseen
 from farcall.engine.workspaces import plan_along
 from farcall.model.errors import JobError, ServiceError
 from farcall.model.interrupts import left_by
-from farcall.model.settings import Settings
 from farcall.model.start_script import HERE
 from farcall_runtime.contract import STDOUT
 

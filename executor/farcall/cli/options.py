@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from farcall.config.settings import Settings, from_text
 from farcall.engine.session import this_user
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings, from_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 

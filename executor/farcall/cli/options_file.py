@@ -17,22 +17,12 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from farcall.cli.printing import say
+from farcall.config.files import SECTIONS, chosen, files, heading, refuse_here, tables
+from farcall.config.help import Description, describe
+from farcall.config.settings import ENVIRONMENT_PREFIX, Settings, from_environment, options_of
+from farcall.filesystem import replacing
 from farcall.model.errors import FarcallError
-from farcall.model.files import replacing
 from farcall.model.names import BATCH, BackendName
-from farcall.model.settings import (
-    ENVIRONMENT_PREFIX,
-    SECTIONS,
-    Settings,
-    chosen,
-    files,
-    from_environment,
-    heading,
-    options_of,
-    refuse_here,
-    tables,
-)
-from farcall.model.settings_help import Description, describe
 
 _HOME = Path("~/.config/farcall/farcall.toml")
 _WIDTH = 88

@@ -16,6 +16,7 @@ from farcall.backends.base import Backend
 from farcall.cli.printing import say
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
+from farcall.config.settings import Settings
 from farcall.engine.packages import TaskPackages, planned_runtime
 from farcall.engine.packer import WorkerThreads
 from farcall.engine.sender import command_of
@@ -23,7 +24,6 @@ from farcall.engine.session import session_for
 from farcall.engine.submitter import job_of
 from farcall.model import names
 from farcall.model.commands import Nodes
-from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.packages.environment import is_wanted
 from farcall.payload import pickling, sources
@@ -65,7 +65,7 @@ async def of_call(
         most = backend.capabilities.largest_array
         name = getattr(function, "__name__", "task")
         root = run_root(settings.prefix, _RUN)
-        workflow = Workflow.of(settings)
+        workflow = Workflow(settings.workflow_name)
         tasks = iter([task])
         packages, fact = await _packages(settings, offline=offline)
         bundle = Bundle(*(settings, root, name, tasks, workflow, None), most=most, packages=fact)

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 
 from farcall.cli import tables
 from farcall.cli.printing import say
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
-from farcall.model.settings import Settings
 from farcall.operations.catalog import Catalog, Entry
 from farcall.operations.finding import Finder
 

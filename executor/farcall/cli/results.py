@@ -21,12 +21,12 @@ from farcall.cli.printing import Printer, say
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered
+from farcall.config.settings import Settings
 from farcall.engine.session import session_for
+from farcall.filesystem import replacing
 from farcall.model import failure_reasons
 from farcall.model.errors import FarcallError
-from farcall.model.files import replacing
 from farcall.model.names import counted
-from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 from farcall.operations import json_view
 from farcall_runtime import failures, pickles

@@ -25,9 +25,9 @@ from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.task import Task
+from farcall.config.settings import Settings
 from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
 from farcall.model.terminal import in_a_line
 
 _LOOK_S = (0.5, 5.0)

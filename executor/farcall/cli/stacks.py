@@ -16,11 +16,11 @@ from tomlkit.exceptions import TOMLKitError
 from farcall.aws.clients import Aws
 from farcall.cli import options_file
 from farcall.cli.printing import say
+from farcall.config.help import DEFAULTS, origin
+from farcall.config.settings import Settings
 from farcall.deploy.stack import Event
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.names import BATCH
-from farcall.model.settings import Settings
-from farcall.model.settings_help import DEFAULTS, origin
 from farcall.model.terminal import in_a_line
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")

@@ -17,8 +17,8 @@ from farcall import ui
 from farcall.cli.common import moment
 from farcall.cli.options import queue_names
 from farcall.cli.printing import say
+from farcall.config.settings import Settings
 from farcall.covalent.cancel import CovalentCompanion
-from farcall.model.settings import Settings
 from farcall.ui.guard import is_loopback
 
 _PORT = 8750

@@ -8,8 +8,8 @@ import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
+from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 
 _LONGEST = 200
 

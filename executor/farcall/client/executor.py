@@ -17,6 +17,8 @@ from farcall.client.job import Job
 from farcall.client.recovery import Recovered, Run
 from farcall.client.shared import Shared
 from farcall.client.task import Task
+from farcall.config.help import shows_options
+from farcall.config.settings import Settings, default_bucket
 from farcall.engine.fetcher import Output
 from farcall.engine.packer import FunctionCall
 from farcall.engine.run import CommandRun, TaskRun, Wanted
@@ -29,8 +31,6 @@ from farcall.model.commands import Device, Mount, Nodes, Ulimit
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
 from farcall.model.interrupts import left_by
 from farcall.model.names import named
-from farcall.model.option_signatures import shows_options
-from farcall.model.settings import Settings, default_bucket
 from farcall.model.start_script import HERE
 from farcall.model.submission import CommandSubmission
 from farcall.payload.pickling import Call
@@ -38,7 +38,7 @@ from farcall.payload.pickling import Call
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from farcall.model.settings import CommandOptions, Options
+    from farcall.config.settings import CommandOptions, Options
 
 _log = logging.getLogger("farcall")
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from farcall.client.condition import Condition
 from farcall.client.frames import hide
+from farcall.config.help import shows_options
 from farcall.engine.fetcher import Usage
 from farcall.model.errors import FarcallError, TaskNotPicklableError
-from farcall.model.option_signatures import shows_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from farcall.client.blocking_calls import BlockingCalls
-    from farcall.model.settings import Options
+    from farcall.config.settings import Options
 
 R = TypeVar("R")
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from farcall.client.frames import frames_hidden
+from farcall.config.help import shows_options
 from farcall.engine.fetcher import Usage
 from farcall.engine.logs.reader import AttemptHistory, LogReader
 from farcall.engine.logs.transcript import Transcript
 from farcall.engine.run import JobRun, TaskRun
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.option_signatures import shows_options
 from farcall.model.output import LOG, LogLine
 from farcall.payload.pickling import Call
 from farcall.payload.results import CallResult
@@ -23,7 +23,7 @@ from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from farcall.model.settings import Options
+    from farcall.config.settings import Options
 
 R = TypeVar("R")
 H = TypeVar("H", bound=JobRun)

@@ -19,18 +19,18 @@ from farcall.client.future import BatchFuture
 from farcall.client.pool_map import Chunks, MapValues, Source, SweepWork, all_of
 from farcall.client.shared import Shared
 from farcall.client.task import Task
+from farcall.config.help import shows_options
+from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError, TaskNotPicklableError
 from farcall.model.interrupts import left_by
 from farcall.model.names import counted
-from farcall.model.option_signatures import shows_options
-from farcall.model.settings import Settings
 from farcall.payload.pickling import Call
 from farcall.payload.results import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from farcall.model.settings import Options
+    from farcall.config.settings import Options
 
 _log = logging.getLogger("farcall")
 

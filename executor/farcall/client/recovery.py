@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 from farcall.aws.error_translation import may_pass
 from farcall.backends.base import platform_of
 from farcall.client.job import Job
+from farcall.config.settings import Settings
 from farcall.engine.run import TaskRun
 from farcall.engine.sender import has_begun, withdraw
 from farcall.engine.session import Session, session_for
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
-from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload.bundle import renamed
 from farcall.storage import bundles

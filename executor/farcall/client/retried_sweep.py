@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.client.sweep import MapJobs, Source
 from farcall.client.sweep_state import SweepState
+from farcall.config.help import shows_options
+from farcall.config.settings import Settings
 from farcall.engine import retry
 from farcall.engine.fetcher import Output
 from farcall.engine.run import TaskRun, Wanted
 from farcall.engine.session import Session, session_for
 from farcall.model.errors import FarcallError, NothingToRetryError
-from farcall.model.option_signatures import shows_options
-from farcall.model.settings import Settings
 from farcall.payload.results import Result
 from farcall.storage.store import Arrived
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from farcall.model.settings import Options
+    from farcall.config.settings import Options
 
 R = TypeVar("R")
 

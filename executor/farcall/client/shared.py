@@ -6,9 +6,9 @@ import asyncio
 import weakref
 from typing import Any, Generic, SupportsIndex, TypeVar
 
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.model.errors import FarcallError
-from farcall.model.settings import Settings
 from farcall.payload import pickling
 from farcall.payload.project import Pickling
 from farcall.payload.shared import Value

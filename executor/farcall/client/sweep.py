@@ -28,6 +28,8 @@ from farcall.client.frames import hide_if_meant
 from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.progress import Progress
 from farcall.client.sweep_state import Fetched, Ready, SweepState
+from farcall.config.help import shows_options
+from farcall.config.settings import Settings
 from farcall.engine.fetcher import Delivered, Output
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import Completion, Ended, is_unseen
@@ -35,8 +37,6 @@ from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.failure_reasons import MAP_FAILED
 from farcall.model.interrupts import left_by
 from farcall.model.names import named
-from farcall.model.option_signatures import shows_options
-from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.payload import pickling
 from farcall.payload.bundle import FIXED
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from farcall.client.retried_sweep import RetriedSweep
-    from farcall.model.settings import Options
+    from farcall.config.settings import Options
 
 _log = logging.getLogger("farcall")
 

@@ -14,8 +14,8 @@ from farcall.client.call_reader import Inputs
 from farcall.client.frames import frames_hidden
 from farcall.client.job import Job
 from farcall.client.sweep import Sweep
+from farcall.config.help import shows_options
 from farcall.model.errors import SettingsError
-from farcall.model.option_signatures import shows_options
 from farcall.payload import pickling
 from farcall_runtime import pickles
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from farcall.client.executor import BatchExecutor
-    from farcall.model.settings import Options
+    from farcall.config.settings import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from farcall.aws import error_translation
+from farcall.config.settings import Settings
 from farcall.covalent import node_results
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
@@ -14,7 +15,6 @@ from farcall.engine.fetcher import Delivered, Output
 from farcall.engine.run import TaskRun, Wanted
 from farcall.engine.tracked_job import Patience, UnseenError
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
-from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 
 _log = logging.getLogger("farcall")

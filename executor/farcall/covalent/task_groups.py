@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from farcall.backends.base import raise_first
 from farcall.client import recovery
+from farcall.config.settings import Settings
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key, wanted
 from farcall.engine.run import TaskRun
@@ -23,7 +24,6 @@ from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
 from farcall.model import clock
 from farcall.model.errors import FarcallError
-from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.packages.wanted import AUTO, LOCAL

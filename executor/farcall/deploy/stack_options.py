@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from farcall.config.settings import Settings
 from farcall.deploy.parameters import FARGATE, FARGATE_SPOT, KINDS
 from farcall.deploy.stack import State
-from farcall.model.settings import Settings
 
 _EXTRA = "job_definition_extra"
 _PACKAGES = "auto"

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from farcall.backends.base import Backend, platform_of
+from farcall.config.settings import Settings
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine.attempt_reporter import of_tried
 from farcall.engine.packer import WorkerThreads
@@ -25,7 +26,6 @@ from farcall.model.errors import FarcallError, IntegrityError
 from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail
 from farcall.model.output import Bytes
-from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.payload import node_results, results

@@ -20,14 +20,15 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import NamedTuple
 
+from farcall import filesystem
 from farcall.aws.access import Access
 from farcall.aws.s3 import Stored
 from farcall.backends.base import Backend, Runtime
+from farcall.config.settings import Settings
 from farcall.engine.packer import WorkerThreads
-from farcall.model import clock, leftovers
+from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.names import counted
-from farcall.model.settings import Settings
 from farcall.packages import environment, imported, installed, runtime_archive, wanted
 from farcall.packages.archives import Archive
 from farcall.packages.environment import Environment, Item, Manifest, Packed
@@ -328,8 +329,8 @@ async def _pack(
 ) -> dict[str, Packed]:
     """Pack several distributions at a time; upload each before its archive is deleted."""
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(leftovers.remove_folders, _FOLDER)  # of killed processes
-    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{leftovers.identity(os.getpid())}-"))
+    await asyncio.to_thread(filesystem.remove_folders, _FOLDER)  # of killed processes
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{filesystem.identity(os.getpid())}-"))
     threads = ThreadPoolExecutor(max(2, os.cpu_count() or 1), "farcall-packages")
     done: dict[str, Packed] = {}
 

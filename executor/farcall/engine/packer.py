@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 from farcall.payload import pickling
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Call, Packed

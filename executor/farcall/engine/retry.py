@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 
+from farcall.config.settings import Settings, options_of
 from farcall.engine import attempt_reporter
 from farcall.engine.session import Session
 from farcall.engine.submitter import Again
@@ -39,7 +40,6 @@ from farcall.model.errors import (
 from farcall.model.failure_reasons import About
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted, named
-from farcall.model.settings import Settings, options_of
 from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import FIXED

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from farcall.backends.base import raise_first
+from farcall.config.settings import Settings
 from farcall.engine import retry
 from farcall.engine.fetcher import Delivered, Output, Reader
 from farcall.engine.logs.relay import Writer
@@ -30,7 +31,6 @@ from farcall.engine.submitter import Planned
 from farcall.engine.tracked_job import ClosedError, Completion, Ended
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
 from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.payload import results

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, TypeVar
 from farcall.aws import error_translation
 from farcall.aws.paced_client import Tries
 from farcall.backends.base import Backend, JobSpec, platform_of, raise_first
+from farcall.config.settings import Settings
 from farcall.model import clock
 from farcall.model.commands import ENV_RUN, Nodes
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.failure_reasons import WITHDRAWN
 from farcall.model.pacing import Ticket
-from farcall.model.settings import Settings
 from farcall.model.timing import Timing
 from farcall.model.workflows import Workflow
 from farcall.payload.bundle import Bundle
@@ -448,7 +448,7 @@ def command_of(settings: Settings, groups: Sequence[Nodes], name: str, run: str)
         name: Unique name of the job; see `farcall.model.names`.
         run: Name of the client's run, as `Session.run`.
     """
-    environment = {ENV_RUN: run, **Workflow.of(settings).environment()}
+    environment = {ENV_RUN: run, **Workflow(settings.workflow_name).environment()}
     return JobSpec(name, 1, environment, settings, tuple(groups))
 
 

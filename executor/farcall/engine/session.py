@@ -21,6 +21,7 @@ from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
+from farcall.config.settings import Settings
 from farcall.engine.fetcher import Cleaner, Fetcher
 from farcall.engine.logs.nodes import NodeLogs
 from farcall.engine.logs.relay import Relay
@@ -35,7 +36,6 @@ from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, JobLostError, SettingsError, UnknownError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
 from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store

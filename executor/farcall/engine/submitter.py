@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from farcall.aws.access import Access
 from farcall.backends.base import Backend, JobSpec, Runtime, raise_first
+from farcall.config.settings import Settings
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
 from farcall.model.pacing import Ticket
-from farcall.model.settings import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, NodeOf, Workflow, list_nodes
 from farcall.payload.bundle import Bundle
@@ -168,7 +168,7 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        workflow = workflow or Workflow.of(settings)
+        workflow = workflow or Workflow(settings.workflow_name)
         key = (settings.fingerprint, function.origin, name, workflow)
         gathering = self._gatherings.get(key)
         if gathering is None:
@@ -325,7 +325,7 @@ class Submitter:
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        belongs_to = workflow or Workflow.of(settings)
+        belongs_to = workflow or Workflow(settings.workflow_name)
         most = self._most_of(settings)
         before = again or Again()
         packages = await self._packages_of(settings, facts or {}, again)

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from farcall.aws import error_translation
+from farcall.config.settings import Settings
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
 from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.timing import Timing
 from farcall.storage.store import Arrived

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable
 
 from farcall.backends.base import Backend
+from farcall.config.settings import Settings
 from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.outcome_poller import OutcomePoller
 from farcall.engine.packer import Batcher
@@ -24,7 +25,6 @@ from farcall.engine.tracked_job import (
     Trouble,
 )
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
 from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.timing import Timing
 from farcall.storage.stores import Stores

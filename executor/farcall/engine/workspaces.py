@@ -11,11 +11,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from farcall.aws import buckets
+from farcall.config.settings import Settings
 from farcall.engine.session import Session
 from farcall.model.commands import Nodes
 from farcall.model.errors import SettingsError
 from farcall.model.names import KUBERNETES
-from farcall.model.settings import Settings
 from farcall.model.start_script import HERE, Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall.storage.store import Store

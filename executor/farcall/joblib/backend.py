@@ -19,8 +19,8 @@ from joblib.parallel import (
 
 from farcall.client.arguments import check_chunksize
 from farcall.client.pool import BatchPoolExecutor
+from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 
 _ALL_JOBS = 10_000
 """Value of ``n_jobs=-1``: the maximum size of an array, because Batch has no workers."""

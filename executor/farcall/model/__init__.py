@@ -1,1 +1,1 @@
-"""Values: errors, settings, jobs, failure reasons. No I/O, no other package."""
+"""Values: errors, jobs, failure reasons, output lines. No I/O, no other package."""

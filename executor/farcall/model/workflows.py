@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from farcall.model import terminal
-from farcall.model.settings import Settings
 from farcall_runtime.contract import ENV_DISPATCH, ENV_WORKFLOW
 
 _MOST_CHARACTERS = 128
@@ -33,11 +30,6 @@ class Workflow(NamedTuple):
 
     name: str
     dispatch: str = ""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Workflow:
-        """Return the workflow of this process's submissions."""
-        return cls(settings.workflow or _script())
 
     def environment(self) -> dict[str, str]:
         """Return a job's variables; a file name can contain any character."""
@@ -91,14 +83,3 @@ def node_at(listed: Any, index: int) -> NodeOf | None:
     except (TypeError, ValueError):
         pass
     return None
-
-
-def _script() -> str:
-    """Return the running program's name for its author."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None:  # python -m
-        name = str(spec.name).removesuffix(".__main__")
-        return "notebook" if name == "ipykernel_launcher" else name
-    path = getattr(main, "__file__", None)
-    return Path(path).name if path else "interactive"

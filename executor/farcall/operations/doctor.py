@@ -14,6 +14,8 @@ from farcall.aws.clients import Aws
 from farcall.aws.findings import guarded, told
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
+from farcall.config.help import origins
+from farcall.config.settings import Settings
 from farcall.deploy import stack_options
 from farcall.deploy.aws_calls import ask
 from farcall.deploy.contents import TAG
@@ -22,8 +24,6 @@ from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, parted
 from farcall.model.names import BATCH
-from farcall.model.settings import Settings
-from farcall.model.settings_help import origins
 from farcall.storage import doctor as bucket_doctor
 
 __all__ = ["FAILED", "NOT_CHECKED", "OK", "WARNING", "Finding", "examine"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from farcall.config.help import describe
+from farcall.config.settings import Settings
 from farcall.engine import retry
 from farcall.engine.retry import Plan
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, JobLostError, ServiceError
-from farcall.model.settings import Settings
-from farcall.model.settings_help import describe
 from farcall.operations import json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 

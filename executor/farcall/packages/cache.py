@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from farcall.model.files import replacing
+from farcall.filesystem import replacing
 
 _log = logging.getLogger("farcall")
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from farcall.config.settings import Settings
 from farcall.model.errors import FarcallError, SettingsError
-from farcall.model.settings import Settings
 from farcall.packages import archives, cache, imported, installed, runtime_archive, uv, wanted
 from farcall.packages.archives import Archive, BuildError
 from farcall.packages.installed import About, Found

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 from farcall.payload import sources
 from farcall.payload.sources import File, Sources
 

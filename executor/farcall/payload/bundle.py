@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from farcall.config.settings import Settings
 from farcall.model import names
 from farcall.model.errors import TaskTooLargeError
-from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.payload import call_texts
 from farcall.payload.pickling import Origin, Packed

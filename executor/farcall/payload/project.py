@@ -22,7 +22,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 from farcall.payload import script
 from farcall.payload.script import Script
 from farcall.payload.sources import Sources, find, home_of, main_file, project_modules

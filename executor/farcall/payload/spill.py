@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from farcall.config.settings import DEFAULT_CACHE_DIR
 from farcall.model.errors import FarcallError
-from farcall.model.settings import DEFAULT_CACHE_DIR
 from farcall_runtime import memory, pickles
 from farcall_runtime.envelope import Buffer
 

@@ -12,9 +12,9 @@ from obstore.exceptions import AlreadyExistsError
 from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.aws.findings import guarded
+from farcall.config.settings import Settings
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, parted
-from farcall.model.settings import Settings
 from farcall.storage.bucket import RANGE_IGNORED, Bucket, demanded
 from farcall.storage.packages import FRESH
 from farcall_runtime.contract import Location, run_root

@@ -27,8 +27,8 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
+from farcall.config.settings import default_bucket, set_default_bucket
 from farcall.engine.session import opening
-from farcall.model.settings import default_bucket, set_default_bucket
 from farcall.model.timing import Timing, in_force, put_in_force
 from farcall.testing.backend import open_fake
 from farcall.testing.platform import FakeCloud, FakePlatform

@@ -15,8 +15,8 @@ from farcall.aws.clients import Aws
 from farcall.backends.base import Backend
 from farcall.backends.batch.backend import BatchBackend
 from farcall.backends.batch.preflight import Image, Resources, role_arn
+from farcall.config.settings import Settings
 from farcall.model.findings import OK, Finding
-from farcall.model.settings import Settings
 from farcall.testing.bucket import FakeAccess
 from farcall.testing.platform import FakePlatform
 from farcall_local import names

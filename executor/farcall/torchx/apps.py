@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 from torchx.specs import AppState
 
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.model import clock
 from farcall.model.jobs import JobDetail
-from farcall.model.settings import Settings
 from farcall.torchx import states
 
 

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, TypeVar
 from torchx.schedulers.api import StructuredOpts
 from torchx.specs import CfgVal, runopt, runopts
 
+from farcall.config.settings import Settings
 from farcall.model import terminal
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 
 _TAKEN = {
     bool: "use true or false",

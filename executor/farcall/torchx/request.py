@@ -14,10 +14,10 @@ from typing import Any
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import JobSpec
+from farcall.config.settings import Settings
 from farcall.engine.sender import command_of
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
-from farcall.model.settings import Settings
 from farcall.model.workflows import Workflow
 from farcall.torchx.roles import Planned
 
@@ -118,5 +118,5 @@ async def submit(session: Session, request: Request) -> str:
 def spec_of(session: Session, request: Request) -> JobSpec:
     """Build the JobSpec for a request."""
     settings = request.settings()
-    environment = {ENV_RUN: session.run, **Workflow.of(settings).environment()}
+    environment = {ENV_RUN: session.run, **Workflow(settings.workflow_name).environment()}
     return JobSpec(request.name, 1, environment, settings, requests=request.requests)

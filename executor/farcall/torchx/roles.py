@@ -23,10 +23,10 @@ from torchx.specs import BindMount as FolderMount
 from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.specs.overlays import apply_overlay, get_overlay, validate_overlay
 
+from farcall.config.option_values import MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NO_TAG
+from farcall.config.settings import Settings
 from farcall.model.commands import BindMount, Device, Mount, Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.option_values import MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NO_TAG
-from farcall.model.settings import Settings
 from farcall.torchx.options import Options, wrong_option
 
 TAG_VERSION = "torchx.pytorch.org/version"

@@ -23,11 +23,11 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 
 from farcall.backends.base import raise_first
 from farcall.client.loop_thread import LoopThread
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.model import terminal
 from farcall.model.errors import FarcallError, SettingsError, UnknownError
 from farcall.model.output import LogLine
-from farcall.model.settings import Settings
 from farcall.torchx import request, roles, states
 from farcall.torchx.apps import App, Apps, Places, Wanted, listed
 from farcall.torchx.options import Options

@@ -35,10 +35,10 @@ from torchx.schedulers.api import StructuredOpts
 from torchx.specs import MISSING, AppDef, CfgVal, Role, Workspace, runopts
 from torchx.workspace.api import WorkspaceMixin
 
+from farcall.config.settings import Settings
 from farcall.engine import workspaces
 from farcall.engine.session import Session
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 from farcall.model.start_script import HERE, unwrap, wrap
 from farcall.payload.archive import Archive, Source, pack
 from farcall.torchx.options import FarcallOptions, wrong_option

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import StreamingResponse
 
 import farcall
+from farcall.config.settings import Settings, from_text
 from farcall.engine.logs import reader
 from farcall.engine.session import this_user
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
 from farcall.model.output import LogLine
-from farcall.model.settings import Settings, from_text
 from farcall.operations import cancel, json_view, retry
 from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Query

@@ -17,11 +17,11 @@ from typing import Any, Generic, TypeVar
 
 from farcall.aws import error_translation
 from farcall.backends.base import platform_of
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, open_session
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.settings import Settings
 from farcall.operations.json_view import moment
 from farcall.operations.reasons import Reasons
 

@@ -22,13 +22,13 @@ import aiodocker
 import aiohttp
 from aiodocker.containers import DockerContainer
 
-from farcall.model import leftovers
+from farcall import filesystem
 from farcall_local import names
 from farcall_local.runners import host_config
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, Exit, Running, StartError
 
-#: Labels of every container: the emulator that started it (`leftovers.identity`), and its job.
+#: Labels of every container: the emulator that started it (`filesystem.identity`), and its job.
 SERVER_LABEL, JOB_LABEL = "farcall.server", "farcall.client.job"
 #: Path of the credential endpoint's token in a container.
 TOKEN_FILE = "/run/farcall/authorization-token"  # noqa: S105 - a path
@@ -94,7 +94,7 @@ class DockerRunner:
         self._opening = asyncio.Lock()
         # Other users of this machine cannot access the folder. Containers get only the file,
         # which the users of all images may read.
-        prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
+        prefix = f"{_FOLDER}{filesystem.identity(os.getpid())}-"
         self._folder = tempfile.TemporaryDirectory(prefix=prefix)
         self._token_file = Path(self._folder.name, "authorization-token")
         self._token_file.write_text(credentials.token)
@@ -172,7 +172,7 @@ class DockerRunner:
         document: dict[str, Any] = {
             "Image": spec.image,
             "Env": [f"{name}={value}" for name, value in environment.items()],
-            "Labels": {SERVER_LABEL: leftovers.identity(os.getpid()), JOB_LABEL: spec.job_id},
+            "Labels": {SERVER_LABEL: filesystem.identity(os.getpid()), JOB_LABEL: spec.job_id},
             "AttachStdout": True,
             "AttachStderr": True,
             "HostConfig": host,
@@ -282,9 +282,9 @@ async def _remove_leftovers(docker: aiodocker.Docker) -> None:
     """Remove the containers of killed local AWS emulators of this machine."""
     found = await docker.containers.list(all=True, filters={"label": [SERVER_LABEL]})
     for container in found:
-        if leftovers.is_gone(container["Labels"].get(SERVER_LABEL, "")):
+        if filesystem.is_gone(container["Labels"].get(SERVER_LABEL, "")):
             await _remove(container)
-    await asyncio.to_thread(leftovers.remove_folders, _FOLDER)
+    await asyncio.to_thread(filesystem.remove_folders, _FOLDER)
 
 
 def _message(error: BaseException) -> str:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from farcall.model import leftovers
+from farcall import filesystem
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, StartError
 
@@ -104,8 +104,8 @@ class StockPythons:
 
     def _root(self) -> Path:
         if self._folder is None:
-            leftovers.remove_folders(_FOLDER)
-            prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
+            filesystem.remove_folders(_FOLDER)
+            prefix = f"{_FOLDER}{filesystem.identity(os.getpid())}-"
             self._folder = tempfile.TemporaryDirectory(prefix=prefix)
         return Path(self._folder.name)
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from moto.s3 import models
 
-from farcall.model import leftovers
+from farcall import filesystem
 
 #: Minimum size in bytes of contents on disk; smaller ones stay in memory.
 MOST_IN_MEMORY = 4 * 2**20
@@ -76,8 +76,8 @@ class _Folder:
         """Return the path; the folder is created on demand."""
         with self._lock:
             if self._made is None:
-                leftovers.remove_folders(_FOLDER)
-                prefix = f"{_FOLDER}{leftovers.identity(os.getpid())}-"
+                filesystem.remove_folders(_FOLDER)
+                prefix = f"{_FOLDER}{filesystem.identity(os.getpid())}-"
                 self._made = tempfile.TemporaryDirectory(prefix=prefix)
             return self._made.name
 

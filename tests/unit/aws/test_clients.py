@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from farcall.aws.clients import Aws, call, keep_events
+from farcall.config.settings import Settings
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
-from farcall.model.settings import Settings
 from tests.support.patience import PATIENCE_S, until_async
 
 PART = bytes(32 << 20)  # more than the system buffers

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from farcall.config.settings import Settings
 from farcall.deploy import stack_options
 from farcall.deploy.parameters import merged, requested
 from farcall.deploy.stack import State
-from farcall.model.settings import Settings
 
 _OUTPUTS = {
     "Bucket": "farcall-bucket-1",

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from farcall.config.settings import Settings
 from farcall.engine.packer import FunctionCall, Packer
 from farcall.model.errors import TaskNotPicklableError
-from farcall.model.settings import Settings
 from farcall_runtime import envelope, pickles
 from tests.support.patience import until_async
 from tests.unit.fakes import joined

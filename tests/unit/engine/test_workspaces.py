@@ -6,10 +6,10 @@ import tempfile
 
 import pytest
 
+from farcall.config.settings import Settings
 from farcall.engine import workspaces
 from farcall.engine.session import Session
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 from farcall.payload.archive import Archive
 from tests.unit.fakes import ScriptedBatch, access_in_memory
 

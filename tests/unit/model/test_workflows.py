@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 from farcall.model.workflows import NodeOf, Workflow, list_nodes, node_at
 
 NODES = st.lists(st.builds(NodeOf, st.sampled_from("ab"), st.integers(0, 9)), max_size=30)
@@ -40,10 +40,7 @@ def test_invalid_node_list_is_ignored(listed):
     assert node_at(listed, 0) is None
 
 
-PRINT_NAME = (
-    "from farcall.model.settings import Settings; from farcall.model.workflows import Workflow; "
-    "print(Workflow.of(Settings()).name)"
-)
+PRINT_NAME = "import farcall; print(farcall.Settings().workflow_name)"
 
 
 def run(*arguments, **options):
@@ -54,7 +51,7 @@ def run(*arguments, **options):
 
 
 def test_workflow_option_sets_name():
-    assert Workflow.of(Settings(workflow="nightly")) == ("nightly", "")
+    assert Settings(workflow="nightly").workflow_name == "nightly"
 
 
 def test_script_name_is_the_default(tmp_path):

@@ -4,8 +4,8 @@ import sys
 import pytest
 import uv as uv_package
 
+from farcall.config.settings import Settings
 from farcall.model.errors import FarcallError, SettingsError
-from farcall.model.settings import Settings
 from farcall.packages import cache, environment, imported, installed, target, uv
 from farcall.packages.installed import SITE
 from farcall.packages.target import Target

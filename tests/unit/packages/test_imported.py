@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from farcall.model.settings import Settings
+from farcall.config.settings import Settings
 from farcall.packages import imported
 from farcall.payload import sources
 

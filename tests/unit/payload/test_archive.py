@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from farcall.config.settings import DEFAULT_CACHE_DIR
 from farcall.model.errors import SettingsError
-from farcall.model.settings import DEFAULT_CACHE_DIR
 from farcall.payload import archive as module
 from farcall.payload.archive import Source, pack
 from farcall.payload.spill import NoRoomError

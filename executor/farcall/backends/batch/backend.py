@@ -24,11 +24,11 @@ from farcall.backends.batch.documents import (
     job_request,
 )
 from farcall.backends.batch.preflight import Resources
+from farcall.config.settings import Settings
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.findings import Finding
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.pacing import Ticket
-from farcall.model.settings import Settings
 
 _log = logging.getLogger("farcall")
 

@@ -24,10 +24,10 @@ from farcall.backends.batch.preflight import (
     find_queue,
     find_role,
 )
+from farcall.config.settings import Settings
 from farcall.model.clock import within
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.findings import FAILED, OK, WARNING, Finding
-from farcall.model.settings import Settings
 from farcall_runtime.contract import PROTOCOL_VERSION
 
 _ECS = "ecs-tasks.amazonaws.com"

@@ -18,8 +18,8 @@ from farcall.backends import bootstrap, groups
 from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
 from farcall.backends.batch import nodes, placement
 from farcall.backends.merging import merge
+from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError, TaskTooLargeError
-from farcall.model.settings import Settings
 from farcall_runtime.contract import (
     FINAL_EXIT_CODES,
     RETRY_ON_FAILURE,

@@ -19,6 +19,7 @@ from typing import Any
 from farcall.backends import groups
 from farcall.backends.base import JobSpec
 from farcall.backends.groups import check_each, is_whole, naming, wrong
+from farcall.config.settings import Settings
 from farcall.model.commands import (
     BindMount,
     ClaimMount,
@@ -29,7 +30,6 @@ from farcall.model.commands import (
     Ulimit,
 )
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 
 MOST_NODES, MOST_GROUPS = 1000, 5
 

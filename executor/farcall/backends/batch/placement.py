@@ -16,8 +16,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 
 
 class Misfit(NamedTuple):

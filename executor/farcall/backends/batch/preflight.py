@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.backends.batch.client import Batch
+from farcall.config.settings import FOREIGN_IMAGES, Settings
 from farcall.model.errors import ServiceError, SettingsError
-from farcall.model.settings import FOREIGN_IMAGES, Settings
 
 _log = logging.getLogger("farcall")
 

@@ -37,13 +37,13 @@ from farcall.backends.kubernetes.names import (
     run_label,
 )
 from farcall.backends.kubernetes.termination import Terminator
+from farcall.config.settings import Settings
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, ServiceError, SettingsError, SubmissionError
 from farcall.model.findings import OK, Finding
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import KUBERNETES
 from farcall.model.pacing import Meter, Ticket
-from farcall.model.settings import Settings
 from farcall.model.timing import Timing
 
 # --- Creation of Kubernetes objects, exactly once ----------------------------------------------

@@ -18,8 +18,8 @@ from farcall.backends.kubernetes import documents, names
 from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, look_up, named_objects
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
+from farcall.config.settings import Settings
 from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
-from farcall.model.settings import Settings
 
 LEAST_VERSION = (1, 33)
 """First version in which every cluster supports attempts per index of a Job."""

@@ -38,9 +38,9 @@ from farcall.backends.kubernetes.names import (
     run_label,
 )
 from farcall.backends.merging import merge
+from farcall.config.settings import Settings
 from farcall.model.commands import ENV_RUN, BindMount, ClaimMount, EfsMount, Mount, Nodes
 from farcall.model.errors import SettingsError, TaskTooLargeError
-from farcall.model.settings import Settings
 from farcall_runtime import contract
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, ExitCode
 

@@ -35,8 +35,8 @@ from farcall.backends.kubernetes.names import (
     RETRIES_ANNOTATION,
     object_name,
 )
+from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 from farcall_runtime.contract import (
     ENV_FAILED_ATTEMPTS,
     ENV_OWN_MAIN_ADDRESS,

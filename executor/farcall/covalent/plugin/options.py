@@ -14,16 +14,16 @@ from typing import Any
 from covalent._shared_files.config import _config_manager, get_config
 from covalent.executor.base import AsyncBaseExecutor
 
-from farcall.model.errors import SettingsError
-from farcall.model.names import BATCH
-from farcall.model.settings import (
+from farcall.config.files import SECTIONS
+from farcall.config.settings import (
     ENVIRONMENT_PREFIX,
     FOREIGN_IMAGES,
-    SECTIONS,
     OptionSource,
     Settings,
     options_of,
 )
+from farcall.model.errors import SettingsError
+from farcall.model.names import BATCH
 from farcall_runtime.contract import RETRY_ON_FAILURE
 
 _log = logging.getLogger("farcall")

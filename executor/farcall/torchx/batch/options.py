@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import yaml
 
+from farcall.config.settings import Settings
 from farcall.model.commands import Ulimit
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH
-from farcall.model.settings import Settings
 from farcall.torchx.options import FarcallOptions, wrong_option
 
 EC2, FARGATE = "ec2", "fargate"

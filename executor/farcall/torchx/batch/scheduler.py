@@ -12,12 +12,12 @@ from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
 from farcall.aws.error_translation import is_denied
+from farcall.config.settings import Settings
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
 from farcall.model.names import BATCH, named
-from farcall.model.settings import Settings
 from farcall.torchx import roles
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.batch import mapping

@@ -33,9 +33,9 @@ import torchx
 from torchx.specs import AppDef, Role, macros
 from torchx.specs.named_resources_aws import EFA_DEVICE, K8S_ITYPE
 
+from farcall.config.settings import Settings
 from farcall.model.commands import ClaimMount, Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Settings
 from farcall.torchx import roles
 from farcall.torchx.kubernetes.options import DEFAULT, VOLCANO, KubernetesOptions
 from farcall.torchx.options import wrong_option

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from farcall.config.settings import Settings
 from farcall.model.names import KUBERNETES
-from farcall.model.settings import Settings
 from farcall.torchx.options import FarcallOptions, wrong_option
 
 SCHEDULER = "kubernetes_job"

@@ -15,11 +15,11 @@ import yaml
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
+from farcall.config.settings import Settings
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail
 from farcall.model.names import KUBERNETES
-from farcall.model.settings import Settings
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.kubernetes import mapping
 from farcall.torchx.kubernetes.mapping import amend, containers, marked, plain

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farcall import Settings
-from farcall.model import settings_help
+from farcall.config import help as settings_help
 
 
 def test_every_option_is_described():

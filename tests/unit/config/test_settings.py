@@ -11,8 +11,8 @@ import pydantic
 import pytest
 
 from farcall import Settings
+from farcall.config.settings import Options, OptionSource
 from farcall.model.errors import SettingsError
-from farcall.model.settings import Options, OptionSource
 
 DOCUMENTED = {
     "profile": "default",

@@ -1,15 +1,20 @@
-"""Files that are replaced atomically."""
+"""Files that are replaced atomically, and folders of killed processes."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
-from farcall.model.files import replacing
+from farcall.filesystem import identity, is_gone, remove_folders, replacing
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+"""On other systems, `is_gone` never returns True."""
 
 
 def test_file_is_replaced_only_when_complete(tmp_path):
@@ -72,10 +77,58 @@ def test_standard_output_is_written_to():
     code = "\n".join(
         [
             "from pathlib import Path",
-            "from farcall.model.files import replacing",
+            "from farcall.filesystem import replacing",
             "with replacing(Path('/dev/fd/1')) as file:",
             "    file.write(b'value')",
         ]
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout == b"value"
+
+
+@pytest.fixture
+def ended():
+    """Identity of a process that has exited."""
+    process = subprocess.Popen(["sleep", "60"])
+    owner = identity(process.pid)
+    process.kill()
+    process.wait()
+    return owner
+
+
+@linux
+def test_exited_process_is_gone(ended):
+    assert is_gone(ended)
+
+
+@linux
+def test_current_process_is_not_gone():
+    assert not is_gone(identity(os.getpid()))
+
+
+@linux
+def test_reused_process_id_is_another_process():
+    """Another process that started earlier had this ID."""
+    where, _, began = identity(os.getpid()).rpartition("-")
+    assert is_gone(f"{where}-{int(began) - 1}")
+
+
+@linux
+def test_invisible_process_is_not_gone(ended):
+    """Examples are processes of another host or of a container with its own processes."""
+    host, namespace, pid, began = ended.rsplit("-", 3)
+    assert not is_gone(f"x{host}-{namespace}-{pid}-{began}")
+    assert not is_gone(f"{host}-{int(namespace) + 1}-{pid}-{began}")
+    assert not is_gone("")
+    assert not is_gone("alice's")
+
+
+@linux
+def test_folders_of_gone_processes_are_removed(ended, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for owner in (ended, identity(os.getpid())):
+        Path(tempfile.mkdtemp(prefix=f"things-{owner}-")).joinpath("file").write_text("x")
+    remove_folders("things-")
+    assert [
+        is_gone(path.name.split("-", 1)[1].rpartition("-")[0]) for path in tmp_path.iterdir()
+    ] == [False]

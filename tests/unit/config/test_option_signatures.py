@@ -11,8 +11,8 @@ import pytest
 
 import farcall
 from farcall import BatchExecutor, BatchPoolExecutor
-from farcall.model.option_signatures import GROUPS
-from farcall.model.settings import Settings
+from farcall.config.help import GROUPS
+from farcall.config.settings import Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "options.md"
 OWN_OF_COMMANDS = {"image", "mounts", "shm_size"}

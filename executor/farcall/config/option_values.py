@@ -1,7 +1,7 @@
 """Validators of option values, one for each kind of value.
 
 A validator takes the value from an argument, a file or the environment, and returns the parsed
-value, or raises a `ValueError` with the accepted values; `farcall.model.settings` adds the name
+value, or raises a `ValueError` with the accepted values; `farcall.config.settings` adds the name
 of the option.
 """
 

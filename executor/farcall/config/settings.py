@@ -13,7 +13,6 @@ environment, which may be set for both.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import enum
 import functools
@@ -21,7 +20,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
@@ -37,10 +36,17 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from farcall.model.commands import ENV_RUN
-from farcall.model.errors import SettingsError
-from farcall.model.names import BATCH, KUBERNETES, PLATFORMS, BackendName
-from farcall.model.option_values import (
+from farcall.config.files import (
+    CONFIG_VARIABLE,
+    SECTIONS,
+    WORKING_FILE,
+    chosen,
+    files,
+    heading,
+    refuse_here,
+    tables,
+)
+from farcall.config.option_values import (
     CONTROLS,
     DISTRIBUTION,
     HALVES,
@@ -63,29 +69,20 @@ from farcall.model.option_values import (
     UpperCase,
     has,
 )
+from farcall.model.commands import ENV_RUN
+from farcall.model.errors import SettingsError
+from farcall.model.names import BATCH, KUBERNETES, PLATFORMS, BackendName
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:
-    import tomli as tomllib  # the same module, before Python 3.11
-
-SECTIONS: dict[BackendName, tuple[str, str]] = {
-    BATCH: ("executors", "awsbatch"),
-    KUBERNETES: ("executors", "kubernetes"),
-}
-"""Section of each backend's options in a file."""
-
+    pass  # the same module, before Python 3.11
 
 ENVIRONMENT_PREFIX = "FARCALL_"
-CONFIG_VARIABLE = "FARCALL_CONFIG"
-"""Variable with the path of an options file that replaces both default files."""
-
-WORKING_FILE = Path("farcall.toml")
-_FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented default; no such folder is created
 FOREIGN_IMAGES = "public.ecr.aws/covalent/"
 """Prefix of the images of Covalent's own plugin, in which farcall's tasks cannot run."""
@@ -557,6 +554,11 @@ class Settings(BaseModel):
         is_gang = self.backend == KUBERNETES and self.nodes > 1
         return 1 if is_gang and self.scheduler != "volcano" else self.retry_attempts
 
+    @property
+    def workflow_name(self) -> str:
+        """Name of the workflow: the option, or the running script's name."""
+        return self.workflow or _script()
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """Text that is equal for settings with equal values."""
@@ -607,6 +609,17 @@ class Settings(BaseModel):
         return other
 
 
+def _script() -> str:
+    """Return the running program's name for its author."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m
+        name = str(spec.name).removesuffix(".__main__")
+        return "notebook" if name == "ipykernel_launcher" else name
+    path = getattr(main, "__file__", None)
+    return Path(path).name if path else "interactive"
+
+
 def from_environment() -> dict[str, Any]:
     """Return the options in the environment, including unknown ones.
 
@@ -631,49 +644,11 @@ def from_text(option: str, text: str) -> Any:
         return text  # Settings parses it, or rejects it with the option's name
 
 
-def files() -> list[Path]:
-    """Return the existing files of options; the first one is in use.
-
-    Raises:
-        SettingsError: FARCALL_CONFIG names a missing file.
-    """
-    named = os.environ.get(CONFIG_VARIABLE)
-    if named:
-        path = Path(named)
-        if not path.is_file():
-            raise SettingsError(f"{CONFIG_VARIABLE} is {named!r}, but this file does not exist")
-        return [path]
-    found = []
-    for path in _FILES:
-        with contextlib.suppress(RuntimeError):  # the home folder is unknown
-            there = path.expanduser()
-            if there.is_file():
-                found.append(there)
-    return found
-
-
 def options_of(backend: BackendName) -> frozenset[str]:
     """Return the names of a backend's options."""
     other = {each for each in _On if each.value != backend}
     fields = Settings.model_fields.items()
     return frozenset(name for name, field in fields if not other.intersection(field.metadata))
-
-
-def heading(backend: BackendName) -> str:
-    """Return the heading of a backend's section in a file."""
-    return f"[{'.'.join(SECTIONS[backend])}]"
-
-
-def chosen(given: Mapping[str, Any], sections: Collection[BackendName]) -> BackendName:
-    """Return the selected backend; an invalid name counts as Batch here.
-
-    Args:
-        given: Options from arguments and environment.
-        sections: The backends whose sections the file in use has.
-    """
-    if "backend" in given:
-        return next((each for each in SECTIONS if each == given["backend"]), BATCH)
-    return KUBERNETES if list(sections) == [KUBERNETES] else BATCH
 
 
 def in_force(given: Mapping[str, Any] | None = None) -> tuple[BackendName, dict[str, Any]]:
@@ -711,105 +686,6 @@ def read(path: Path) -> dict[BackendName, dict[str, Any]]:
     if KUBERNETES in sections and BATCH not in sections:
         sections[KUBERNETES]["backend"] = KUBERNETES  # implied by the section
     return sections
-
-
-def tables(path: Path) -> dict[BackendName, dict[str, Any]]:
-    """Return the options of a file by backend, including unknown ones.
-
-    Raises:
-        SettingsError: The file cannot be read, or options are outside of the sections.
-    """
-    try:
-        document: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from error
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _sections(path, document)
-
-
-def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict[str, Any]]:
-    """Return the tables of a file's options; reject misplaced options.
-
-    Other programs' tables may be in the same file.
-    """
-    executors = document.get(_OUTER, {})
-    found: dict[BackendName, dict[str, Any]] = {}
-    for backend, (_, inner) in SECTIONS.items():
-        section = executors.get(inner) if isinstance(executors, dict) else executors
-        if section is not None and not isinstance(section, dict):
-            raise SettingsError(f"{path}: {heading(backend)} must be a table of options")
-        if section is not None:
-            found[backend] = section
-    inners = {inner for _, inner in SECTIONS.values()}
-    others = {name: table for name, table in document.items() if name != _OUTER}
-    others |= {f"{_OUTER}.{name}": t for name, t in executors.items() if name not in inners}
-    loose = [name for name, table in others.items() if not isinstance(table, dict)]
-    if loose:
-        raise SettingsError(
-            f"{path} has {', '.join(loose)} outside of the tables that farcall reads; put "
-            f"options below a line {' or '.join(map(heading, SECTIONS))}"
-        )
-    for name in others:
-        last = name.removeprefix(f"{_OUTER}.").lower()
-        near = difflib.get_close_matches(last, _MEANT, 1, _MEANT_RATIO)
-        if near:
-            meant = " or ".join(map(heading, _MEANT[near[0]]))
-            raise SettingsError(
-                f"{path} has a table [{name}], which farcall does not read; did you mean {meant}?"
-            )
-    return found
-
-
-_OUTER = "executors"
-_MEANT: dict[str, tuple[BackendName, ...]] = {
-    **{inner: (backend,) for backend, (_, inner) in SECTIONS.items()},
-    **dict.fromkeys((_OUTER, "farcall"), tuple(SECTIONS)),
-}
-"""Names that a misspelled table resembles, and the backends whose sections they mean."""
-
-_MEANT_RATIO = 0.8
-
-
-_NOT_HERE = ("endpoint_url", "profile", "credentials", "kubeconfig", "context")
-
-
-def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
-    """Reject the options that a file in the working directory must not set.
-
-    Such a file may come with a repository, or be another user's. It must not choose whose
-    credentials are used, nor where they are sent.
-
-    Args:
-        options: Options that the file has, or will have.
-        path: The file; only the working directory's is checked.
-
-    Raises:
-        SettingsError: The file has such an option, or other users can write the file.
-    """
-    if os.environ.get(CONFIG_VARIABLE) or path.absolute() != WORKING_FILE.absolute():
-        return
-    instead = f"{_FILES[1]}, or name this file in {CONFIG_VARIABLE}"
-    if path.exists() and not _is_own(path):
-        raise SettingsError(
-            f"{path.absolute()} was not read: other users of this machine can write to it. Remove "
-            f"that permission (chmod o-w, chown), put its options into {instead}"
-        )
-    found = [name for name in options if name in _NOT_HERE]
-    if found:
-        name = found[0]
-        raise SettingsError(
-            f"{path.absolute()} sets {name}: a file in the working directory must not choose "
-            f"whose credentials are used or where they are sent. Set {ENVIRONMENT_PREFIX}"
-            f"{name.upper()}, put {name} into {instead}",
-            option=name,
-        )
-
-
-def _is_own(path: Path) -> bool:
-    """Return whether a file is this user's or root's; root may use any file."""
-    found, user = path.stat(), os.geteuid()
-    return (not user or found.st_uid in (user, 0)) and not found.st_mode & 0o002
 
 
 def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") -> None:

@@ -1,0 +1,1 @@
+"""Options: their definition, their sources and their help."""
