@@ -1,8 +1,9 @@
-"""Backend protocol: the operations of a platform that runs jobs, and their types.
+"""Backend protocols: the operations of a platform that runs jobs, and their types.
 
-To add a platform, write a class with these methods in a package next to
+To add a platform, write a class with the methods of `Backend` in a package next to
 `farcall.backends.batch`. The layers above do not know the platform: the form of its requests, the
-number of jobs per request and the meaning of its texts stay below this protocol.
+number of jobs per request and the meaning of its texts stay below these protocols. A caller that
+needs only some of the methods takes the protocol that has them.
 """
 
 from __future__ import annotations
@@ -159,23 +160,14 @@ class Log(Protocol):
         """Release what `read` has opened."""
 
 
-class Backend(Protocol):
-    """A platform that runs jobs; one object per session, with many concurrent calls.
-
-    A backend paces, splits, batches and retries requests. Its own subclass of `JobDetail` knows
-    the meaning of a job's texts.
+class Submissions(Protocol):
+    """Submission of jobs: checks before a job is paid for, and the requests.
 
     Attributes:
-        name: Value of the option ``backend`` that selects it.
         capabilities: Properties that the engine depends on.
-        meter: Counts the requests.
     """
 
-    name: str
     capabilities: Capabilities
-    meter: Meter
-
-    # --- before a job is paid for -------------------------------------------------------------
 
     async def check(self, settings: Settings) -> None:
         """Check that the resources that the options name exist.
@@ -186,23 +178,6 @@ class Backend(Protocol):
         Raises:
             SettingsError: A resource does not exist or cannot be used.
             ServiceError: The platform refused.
-        """
-
-    async def reach(self) -> list[Finding]:
-        """Check whether the platform responds, for ``farcall doctor``; name its address.
-
-        Raises:
-            FarcallError: The platform does not respond.
-        """
-
-    def examine(
-        self, settings: Settings, *, answers: bool
-    ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
-        """Return ``farcall doctor``'s checks by name; each may raise a `FarcallError`.
-
-        Args:
-            settings: The options.
-            answers: Whether the platform responds; if not, no request is made.
         """
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
@@ -226,7 +201,28 @@ class Backend(Protocol):
             ServiceError: The platform refused.
         """
 
-    # --- jobs ---------------------------------------------------------------------------------
+    async def requests_of(self, job_id: str) -> dict[str, Any] | None:
+        """Return the requests that would submit a job like an existing one.
+
+        Returns:
+            The same form as `plan`; None if the job does not exist.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
+
+    async def options_of(self, job_id: str) -> dict[str, Any]:
+        """Return the platform-specific options of a farcall job.
+
+        Fields that every `JobDetail` has, such as vCPUs and memory, are not included, except the
+        queue and the image.
+
+        Returns:
+            Options by name, as `Settings` has them; empty if the job does not exist.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
 
     async def prepare(self, job: JobSpec) -> None:
         """Create the resources for jobs of this kind, and check that this job is valid.
@@ -262,6 +258,20 @@ class Backend(Protocol):
             ServiceError: The platform refused, or the queue does not exist.
         """
 
+
+class Jobs(Protocol):
+    """Existing jobs: their state, and their end.
+
+    Attributes:
+        name: Value of the option ``backend`` that selects the platform.
+        capabilities: Properties that the engine depends on.
+        meter: Counts the requests.
+    """
+
+    name: str
+    capabilities: Capabilities
+    meter: Meter
+
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return descriptions of jobs. Unknown jobs and some very new jobs are missing.
 
@@ -269,24 +279,8 @@ class Backend(Protocol):
             ServiceError: The platform refused.
         """
 
-    async def requests_of(self, job_id: str) -> dict[str, Any] | None:
-        """Return the requests that would submit a job like an existing one.
-
-        Returns:
-            The same form as `plan`; None if the job does not exist.
-
-        Raises:
-            ServiceError: The platform refused.
-        """
-
-    async def options_of(self, job_id: str) -> dict[str, Any]:
-        """Return the platform-specific options of a farcall job.
-
-        Fields that every `JobDetail` has, such as vCPUs and memory, are not included, except the
-        queue and the image.
-
-        Returns:
-            Options by name, as `Settings` has them; empty if the job does not exist.
+    def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
+        """Yield the array tasks that have a status, in pages of one request each.
 
         Raises:
             ServiceError: The platform refused.
@@ -318,7 +312,9 @@ class Backend(Protocol):
     def unknown(self, job_id: str) -> str:
         """Return a sentence that reports that the job does not exist."""
 
-    # --- lists --------------------------------------------------------------------------------
+
+class Listing(Protocol):
+    """Lists of a platform's queues and jobs."""
 
     async def queues(self) -> list[str]:
         """Return the names of all queues.
@@ -360,20 +356,21 @@ class Backend(Protocol):
             ServiceError: The platform refused.
         """
 
-    def list_children(self, job_id: str, status: JobStatus) -> AsyncIterator[list[JobDetail]]:
-        """Yield the array tasks that have a status, in pages of one request each.
-
-        Raises:
-            ServiceError: The platform refused.
-        """
-
     async def position(self, detail: JobDetail) -> int | None:
         """Return a waiting job's position in its queue, from 1; None if unknown."""
 
-    # --- other --------------------------------------------------------------------------------
-
     def links(self, detail: JobDetail) -> dict[str, str]:
         """Return the URLs of the platform's pages that exist: ``job``, ``queue``, ``log``."""
+
+
+class Logs(Protocol):
+    """The platform's own logs.
+
+    Attributes:
+        capabilities: Properties that the engine depends on.
+    """
+
+    capabilities: Capabilities
 
     def log(self, group: str, stream: str, since: datetime | None = None) -> Log:
         """Return the platform's own log of one attempt.
@@ -384,11 +381,40 @@ class Backend(Protocol):
             since: Only lines written at this time or later.
         """
 
+
+class Doctor(Protocol):
+    """Checks of ``farcall doctor``."""
+
+    async def reach(self) -> list[Finding]:
+        """Check whether the platform responds, for ``farcall doctor``; name its address.
+
+        Raises:
+            FarcallError: The platform does not respond.
+        """
+
+    def examine(
+        self, settings: Settings, *, answers: bool
+    ) -> Mapping[str, Awaitable[Iterable[Finding]]]:
+        """Return ``farcall doctor``'s checks by name; each may raise a `FarcallError`.
+
+        Args:
+            settings: The options.
+            answers: Whether the platform responds; if not, no request is made.
+        """
+
+
+class Backend(Submissions, Jobs, Listing, Logs, Doctor, Protocol):
+    """A platform that runs jobs; one object per session, with many concurrent calls.
+
+    A backend paces, splits, batches and retries requests. Its own subclass of `JobDetail` knows
+    the meaning of a job's texts.
+    """
+
     async def close(self) -> None:
         """Abort requests in progress. Jobs continue."""
 
 
-def platform_of(backend: Backend) -> str:
+def platform_of(backend: Jobs) -> str:
     """Return a backend's platform name for messages; Batch for backends of tests."""
     return next((PLATFORMS[name] for name in PLATFORMS if name == backend.name), PLATFORMS[BATCH])
 

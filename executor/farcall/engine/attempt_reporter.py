@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import Any
 
-from farcall.backends.base import Backend
+from farcall.backends.base import Jobs
 from farcall.engine.tracked_job import TrackedJob
 from farcall.model import clock, errors, exit_codes, failure_reasons
 from farcall.model.failure_reasons import About, FailureReason
@@ -42,7 +42,7 @@ _LARGEST_BYTES = 1024 * 1024
 class AttemptReporter:
     """Reporter of failed attempts whose tasks continue."""
 
-    def __init__(self, backend: Backend, stores: Stores) -> None:
+    def __init__(self, backend: Jobs, stores: Stores) -> None:
         self._backend = backend
         self._stores = stores
         self._news: deque[tuple[TrackedJob, int, JobDetail, int]] = deque()

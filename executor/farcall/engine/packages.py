@@ -23,7 +23,7 @@ from typing import NamedTuple
 from farcall import filesystem
 from farcall.aws.access import Access
 from farcall.aws.s3 import Stored
-from farcall.backends.base import Backend, Runtime
+from farcall.backends.base import Runtime, Submissions
 from farcall.config.settings import Settings
 from farcall.engine.packer import WorkerThreads
 from farcall.model import clock
@@ -395,7 +395,7 @@ class _Stored:
 class Runtimes:
     """Uploader of the runtime that jobs download; checks once an hour that it exists."""
 
-    def __init__(self, backend: Backend, access: Access) -> None:
+    def __init__(self, backend: Submissions, access: Access) -> None:
         self._backend = backend
         self._access = access
         self._stored: dict[tuple[str, str, Target], _Stored] = {}
@@ -425,7 +425,7 @@ class Runtimes:
 
 
 async def planned_runtime(
-    backend: Backend, access: Access, settings: Settings, root: str, *, offline: bool
+    backend: Submissions, access: Access, settings: Settings, root: str, *, offline: bool
 ) -> Runtime | None:
     """Return a container's download, without an upload.
 

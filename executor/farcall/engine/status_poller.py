@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-from farcall.backends.base import Backend, raise_first
+from farcall.backends.base import Jobs, raise_first
 from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble
 from farcall.model import clock
@@ -60,7 +60,7 @@ class StatusPoller:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Jobs,
         watches: dict[str, TrackedJob],
         on_news: Callable[[TrackedJob], None],
         reporter: AttemptReporter,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from farcall.backends.base import Backend
+from farcall.backends.base import Jobs
 from farcall.engine.packer import Batcher
 from farcall.engine.tracker import Tracker
 from farcall.model.errors import FarcallError, UnknownError
@@ -73,7 +73,7 @@ class Terminations:
         stores: Buckets, for the cancel markers of array tasks if the backend needs them.
     """
 
-    def __init__(self, backend: Backend, tracker: Tracker, stores: Stores) -> None:
+    def __init__(self, backend: Jobs, tracker: Tracker, stores: Stores) -> None:
         self._backend = backend
         self._tracker = tracker
         self._stores = stores

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from farcall.backends.base import Backend
+from farcall.backends.base import Jobs
 from farcall.config.settings import Settings
 from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.outcome_poller import OutcomePoller
@@ -44,7 +44,7 @@ class Tracker:
         trouble: Current failure of the tracker's own requests, if any.
     """
 
-    def __init__(self, backend: Backend, stores: Stores, timing: Timing) -> None:
+    def __init__(self, backend: Jobs, stores: Stores, timing: Timing) -> None:
         self._backend = backend
         self._timing = timing
         self._stores = stores

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from farcall.backends.base import Backend
+from farcall.backends.base import Jobs
 from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
@@ -202,7 +202,7 @@ class Children(Parts):
     def _has_ended(self) -> bool:
         return self._parent is not None and self._parent.status.is_final
 
-    async def _list(self, backend: Backend) -> None:
+    async def _list(self, backend: Jobs) -> None:
         moving = {index for index, child in self.known.items() if child.status in _ON_THE_MOVE}
         listed: set[int] = set()
         told = self._told()
@@ -221,7 +221,7 @@ class Children(Parts):
             if told[status.value] and told[status.value] != self._own()[status.value]:
                 await self._list_status(backend, status)
 
-    async def _list_status(self, backend: Backend, status: JobStatus) -> set[int]:
+    async def _list_status(self, backend: Jobs, status: JobStatus) -> set[int]:
         listed: set[int] = set()
         async for page in backend.list_children(self.parent_id, status):
             self.note(page)
