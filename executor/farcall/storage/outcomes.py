@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
+from farcall.payload.results import is_success
 from farcall.payload.sources import localized
 from farcall.storage.store import Store, is_chunk
 from farcall_runtime import envelope
@@ -67,7 +68,8 @@ async def fetch(
         return None
     data, at = found
     outcome = await verified(envelope.open_outcome, submission, key, data, threads)
-    outcome = outcome._replace(meta=localized(outcome.meta))
+    if not is_success(outcome.meta):  # errors contain paths
+        outcome = outcome._replace(meta=localized(outcome.meta))
     return Stored(outcome, at, len(data))
 
 

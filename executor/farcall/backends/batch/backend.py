@@ -157,6 +157,8 @@ class BatchBackend:
 
     async def prepare(self, job: JobSpec) -> None:
         """Register the job definition, and check the request against Batch's limits."""
+        if not job.is_command and (job.settings.fingerprint, job.runtime) in self._definitions:
+            return  # a task with the same options was checked before
         if job.requests is None:
             environments = (await self._find(job.settings)).environments
             for each in groups.each(job):

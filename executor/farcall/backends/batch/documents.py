@@ -57,6 +57,7 @@ _LABELS = ("name", "type", "containerPath")
 """Fields that identify members of lists in a definition."""
 
 OWN_REMEDY = "shorten commands and env: move long texts to the image or to S3"
+_REMEDY = "shorten prefix, tags and the names in job_definition_extra"
 
 # Valid resources on Fargate: MiB of memory by vCPU.
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
@@ -209,14 +210,18 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
         TaskTooLargeError: The request exceeds a limit of Batch or ECS.
     """
     settings = job.settings
+    overrides = _overrides(job, is_own=_is_own(job))
     request: dict[str, Any] = {
         "jobName": job.name,
         "jobQueue": settings.queue,
         "jobDefinition": definition_arn,
-        **_overriding(job, is_own=_is_own(job)),
         "timeout": {"attemptDurationSeconds": settings.time_limit},
         "retryStrategy": retry_strategy(settings, is_command=bool(job.groups)),
     }
+    if job.is_multi_node:
+        request["nodeOverrides"] = nodes.overrides(job, overrides)
+    else:
+        request["containerOverrides"] = overrides[0]
     if job.size > 1:
         request["arrayProperties"] = {"size": job.size}
     if settings.tags:
@@ -226,23 +231,19 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
         request["shareIdentifier"] = settings.share_identifier
     if settings.priority is not None:
         request["schedulingPriorityOverride"] = settings.priority
-    for each in _overrides(job, is_own=_is_own(job)):
-        check_size("the container overrides", each, OVERRIDE_CHARACTERS, _remedy(job))
-    check_size("the SubmitJob request", request, REQUEST_BYTES, _remedy(job))
+    remedy = OWN_REMEDY if job.groups else _REMEDY
+    for each in overrides:
+        check_size("the container overrides", each, OVERRIDE_CHARACTERS, remedy)
+    check_size("the SubmitJob request", request, REQUEST_BYTES, remedy)
     return request
 
 
 def _is_own(job: JobSpec) -> bool:
     """Return whether a group's command and variables are too large for the overrides."""
-    overrides = _overrides(job, is_own=False) if job.groups else []
+    if not job.groups:
+        return False
+    overrides = _overrides(job, is_own=False)
     return any(len(json.dumps(each)) > OVERRIDE_CHARACTERS for each in overrides)
-
-
-def _overriding(job: JobSpec, *, is_own: bool) -> dict[str, Any]:
-    overrides = _overrides(job, is_own=is_own)
-    if not job.is_multi_node:
-        return {"containerOverrides": overrides[0]}
-    return {"nodeOverrides": nodes.overrides(job, overrides)}
 
 
 def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
@@ -257,12 +258,6 @@ def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
             needs = resource_requirements(groups.resources(job.settings, group))
         found.append({**told, "resourceRequirements": needs})
     return found
-
-
-def _remedy(job: JobSpec) -> str:
-    if job.groups:
-        return OWN_REMEDY
-    return "shorten prefix, tags and the names in job_definition_extra"
 
 
 def _told(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
