@@ -98,7 +98,7 @@ def _slow(scripts: list[dict[str, list[Fault]]]) -> list[Any]:
     return [pytest.param(script, marks=pytest.mark.slow) for script in scripts]
 
 
-@pytest.mark.timing(submit_looks_s=(0.1, 0.2, 0.4, 0.8))
+@pytest.mark.timing(submit_polls_s=(0.1, 0.2, 0.4, 0.8))
 @pytest.mark.parametrize("script", [*SCRIPTS[:2], *_slow(SCRIPTS[2:])], ids=_id)
 async def test_submission_creates_one_job(
     proxy: Proxy,

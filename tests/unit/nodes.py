@@ -135,7 +135,7 @@ def node_logs(platform, timing):
     details = Batcher(answer, platform.capabilities.described_together, 0.01)  # like the tracker's
 
     def detail(job_id):
-        return asyncio.shield(details.ask(job_id))
+        return asyncio.shield(details.add(job_id))
 
     return NodeLogs(platform, detail, Trouble(), timing)
 

@@ -115,7 +115,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
     if how == Addressing() and _PLAIN_BUCKET.fullmatch(bucket) and _PLAIN_REGION.fullmatch(region):
         return BucketLocation(bucket_url(bucket, region), region)
     is_arn = bucket.startswith("arn:")
-    asked: dict[str, Any] = {
+    placement: dict[str, Any] = {
         "Bucket": bucket,
         "Region": region,
         "UseFIPS": how.use_fips and not how.endpoint,
@@ -128,7 +128,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
     }
     try:
         found = _rules().resolve_endpoint(
-            **asked, **({"Endpoint": how.endpoint} if how.endpoint else {})
+            **placement, **({"Endpoint": how.endpoint} if how.endpoint else {})
         )
     except EndpointProviderError as error:
         raise _no_place(bucket, region, str(error)) from error

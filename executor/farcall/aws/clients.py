@@ -426,7 +426,7 @@ class Aws:
         """
         async with self._locating:
             if bucket not in self._regions:
-                found = await self._ask_region(bucket)
+                found = await self._fetch_region(bucket)
                 if found in ("", self.region):
                     return False
                 self._regions[bucket] = found
@@ -437,7 +437,7 @@ class Aws:
                 )
         return True
 
-    async def _ask_region(self, bucket: str) -> str:
+    async def _fetch_region(self, bucket: str) -> str:
         try:
             reply = await (await self.client("s3")).head_bucket(Bucket=bucket)
         except botocore.exceptions.ClientError as error:  # the error contains the region
@@ -495,10 +495,10 @@ class Aws:
     async def _record_answered(
         self, parsed_response: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        said = (parsed_response or {}).get("Error", {})
-        code = str(said.get("Code", ""))
+        details = (parsed_response or {}).get("Error", {})
+        code = str(details.get("Code", ""))
         if code:
-            error_translation.heard(f"{said.get('Message') or code} ({code})")
+            error_translation.record_error(f"{details.get('Message') or code} ({code})")
         if error_translation.is_of_credentials(ServiceError("", code=code)):
             await self._read_anew()
 

@@ -136,7 +136,7 @@ def listening(listener: Callable[[str], object]) -> Iterator[None]:
         _listener.reset(token)
 
 
-def heard(text: str) -> None:
+def record_error(text: str) -> None:
     """Notify the listener of a failed response; see `listening`."""
     listener = _listener.get()
     if listener is not None:
@@ -159,7 +159,7 @@ def explain(operation: str, error: BaseException, url: str = "") -> ServiceError
         text = f"{operation}: TLS with {endpoints.named(url)} failed: {cause or error}; {_TLS}"
         return ServiceError(text, operation=operation, sent=sent)
     if isinstance(error, _UNCONNECTED) and not sent:
-        text = f"{operation}: cannot connect to {endpoints.named(url)}: {_said(cause or error)}"
+        text = f"{operation}: cannot connect to {endpoints.named(url)}: {_text_of(cause or error)}"
         text += f"; {endpoints.remedy(url)}"
         return ServiceError(text, operation=operation, sent=False)
     text = str(error) or type(error).__name__
@@ -171,7 +171,7 @@ def explain(operation: str, error: BaseException, url: str = "") -> ServiceError
     return ServiceError(f"{operation}: {text}", operation=operation, sent=sent)
 
 
-def _said(cause: BaseException) -> str:
+def _text_of(cause: BaseException) -> str:
     """Return the system's text for a failed connection."""
     inner = getattr(cause, "os_error", cause)
     number = getattr(inner, "errno", None) or 0
@@ -269,7 +269,7 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
     elif not is_of_credentials(error):
         what_to_do = endpoints.remedy(endpoints.in_text(text))
         text += f"; {what_to_do}" if what_to_do not in text else ""
-    return like(error, text)
+    return with_text(error, text)
 
 
 def explain_other(operation: str, url: str, found: str, status: int = 0) -> ServiceError:
@@ -291,19 +291,19 @@ def explain_other(operation: str, url: str, found: str, status: int = 0) -> Serv
     )
 
 
-def like(error: ServiceError, text: str) -> ServiceError:
+def with_text(error: ServiceError, text: str) -> ServiceError:
     """Return the same error with another text."""
-    told = ServiceError(text)
-    told.__dict__.update(error.__dict__)
-    told.__cause__ = error.__cause__
-    return told
+    changed = ServiceError(text)
+    changed.__dict__.update(error.__dict__)
+    changed.__cause__ = error.__cause__
+    return changed
 
 
 def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -> ServiceError:
-    said = error.response.get("Error", {})
+    details = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
-    code, status = str(said.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
-    message = str(said.get("Message") or code)
+    code, status = str(details.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
+    message = str(details.get("Message") or code)
     kind = str(meta.get("HTTPHeaders", {}).get("content-type", ""))
     if _PAGE.search(message) or ("html" in kind and not meta.get("RequestId")):
         return explain_other(operation, url, f"a web page (status {status})", status)
@@ -316,7 +316,7 @@ def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -
         sent=status >= 500,  # a refusal with 4xx has no effect
     )
     what_to_do = remedy(refused, message)
-    return like(refused, f"{refused}; {what_to_do}") if what_to_do else refused
+    return with_text(refused, f"{refused}; {what_to_do}") if what_to_do else refused
 
 
 def _was_sent(error: BaseException) -> bool:

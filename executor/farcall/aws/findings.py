@@ -33,7 +33,7 @@ _NEEDED = ("DeleteObject", "GetObject", "ListObjectsV2", "PutObject")
 """Operations that every job needs."""
 
 
-def told(check: str, error: Exception) -> Finding:
+def finding_of(check: str, error: Exception) -> Finding:
     """Return the finding for a check that raised an error."""
     text, remedy = parted(str(error))
     if isinstance(error, SettingsError):
@@ -78,4 +78,4 @@ async def guarded(
         remedy = "check the network, and the options region and endpoint_url"
         return [Finding(check, FAILED, f"no response within {time_limit_s:g} s", remedy)]
     except Exception as error:  # the other checks must run anyway
-        return [told(check, error)]
+        return [finding_of(check, error)]

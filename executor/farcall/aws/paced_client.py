@@ -24,8 +24,8 @@ _THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitEx
 _AT_ONCE = 40
 """Maximum concurrent calls of a client; there are connections for three clients."""
 _FIRST_WAIT_S = 0.3
-_SAY_S = 60.0
-_SAY_FAILING_S = 15.0
+_LOG_INTERVAL_S = 60.0
+_LOG_FAILING_S = 15.0
 """Minimum interval between log messages in seconds.
 
 Most retries are shorter; their callers report them.
@@ -52,7 +52,7 @@ class PacedClient:
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._refused_since: float | None = None
         self._refused_at = 0.0
-        self._said_at = 0.0
+        self._logged_at = 0.0
 
     async def once(
         self, operation: str, *, ticket: Ticket | None = None, **parameters: Any
@@ -75,7 +75,7 @@ class PacedClient:
                 try:
                     reply = await clients.call(self._client, operation, **parameters)
                 except ServiceError as error:
-                    error_translation.heard(str(error))
+                    error_translation.record_error(str(error))
                     if not (error.status == 429 or is_throttling(error.code)):
                         self._refused_since = None
                         raise
@@ -132,18 +132,18 @@ class PacedClient:
     def _record_refused(self, error: ServiceError) -> None:
         now = clock.now()
         # After a long pause because a call was withdrawn, earlier throttling does not count.
-        if self._refused_since is None or now - self._refused_at > _SAY_S:
-            self._refused_since = self._said_at = now
+        if self._refused_since is None or now - self._refused_at > _LOG_INTERVAL_S:
+            self._refused_since = self._logged_at = now
         self._refused_at = now
         spent_s = now - self._refused_since
         if spent_s > self._timing.throttled_for_s:
-            raise error_translation.like(
+            raise error_translation.with_text(
                 error,
                 f"{error}; all calls were throttled for {spent_s:.0f} s; find out what else in "
                 "the account calls this service, because the limit is shared, and try again",
             )
-        if now - self._said_at > _SAY_S:
-            self._said_at = now
+        if now - self._logged_at > _LOG_INTERVAL_S:
+            self._logged_at = now
             _log.warning("%s; all calls were throttled for %.0f s, still retrying", error, spent_s)
 
 
@@ -158,7 +158,7 @@ class Tries:
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._failing_since: float | None = None
-        self._said_at = 0.0
+        self._logged_at = 0.0
         self._count = 0
         self._renewals = 0
 
@@ -184,8 +184,8 @@ class Tries:
             raise error
         if self._count > 1 and spent_s >= self._patience_s:
             raise error_translation.explain_tries(error, self._count, spent_s) from error
-        if spent_s - self._said_at >= _SAY_FAILING_S:
-            self._said_at = spent_s
+        if spent_s - self._logged_at >= _LOG_FAILING_S:
+            self._logged_at = spent_s
             _log.warning("%s; retrying for %.0f s", error, spent_s)
         await clock.back_off(self._count, _FIRST_WAIT_S)
 

@@ -135,11 +135,11 @@ class Operations:
             delimiter: End of the common prefixes, which replace the keys that start with them.
             token: The previous page's token.
         """
-        asked = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
-        asked |= {"start-after": after} if after and not token else {}
-        asked |= {"delimiter": delimiter} if delimiter else {}
-        asked |= {"continuation-token": token} if token else {}
-        text, _ = await self._ask("GET", "", asked)
+        parameters = {"encoding-type": "url", "list-type": "2", "prefix": prefix}
+        parameters |= {"start-after": after} if after and not token else {}
+        parameters |= {"delimiter": delimiter} if delimiter else {}
+        parameters |= {"continuation-token": token} if token else {}
+        text, _ = await self._request("GET", "", parameters)
         return _read(text)
 
     async def head(self, key: str) -> Stored:
@@ -152,14 +152,16 @@ class Operations:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
         """
         try:
-            _, told = await self._ask("HEAD", key, {}, more={"x-amz-checksum-mode": "ENABLED"})
+            _, headers = await self._request(
+                "HEAD", key, {}, more={"x-amz-checksum-mode": "ENABLED"}
+            )
         except GenericError as error:
             if str(error).startswith("status 404:"):
                 raise FileNotFoundError(key) from error
             raise
         try:
-            at = parsedate_to_datetime(told["last-modified"])
-            return Stored(int(told["content-length"]), at, _whole_digest(told))
+            at = parsedate_to_datetime(headers["last-modified"])
+            return Stored(int(headers["content-length"]), at, _whole_digest(headers))
         except (KeyError, ValueError) as error:
             raise GenericError(f"the response does not describe an object: {error}") from error
 
@@ -169,7 +171,7 @@ class Operations:
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateMultipartUpload.html
         """
-        text, _ = await self._ask("POST", key, {"uploads": ""}, more=self._of_uploads)
+        text, _ = await self._request("POST", key, {"uploads": ""}, more=self._of_uploads)
         upload = html.unescape(_in(text, "UploadId"))
         if not upload:
             raise GenericError(f"the response does not start an upload: {text[:_MOST_TEXT]}")
@@ -190,9 +192,9 @@ class Operations:
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_UploadPart.html
         """
-        asked = {"partNumber": str(number), "uploadId": upload}
+        parameters = {"partNumber": str(number), "uploadId": upload}
         checksum = {"x-amz-checksum-sha256": _in_base64(digest)}
-        text, headers = await self._ask("PUT", key, asked, data, digest, more=checksum)
+        text, headers = await self._request("PUT", key, parameters, data, digest, more=checksum)
         if "etag" not in headers:
             raise GenericError(f"the response does not confirm the part: {text[:_MOST_TEXT]}")
         return str(headers["etag"])
@@ -222,7 +224,7 @@ class Operations:
         body = f'<CompleteMultipartUpload xmlns="{space}">{listed}</CompleteMultipartUpload>'
         data = body.encode()
         digest = hashlib.sha256(data).hexdigest()
-        text, _ = await self._ask("POST", key, {"uploadId": upload}, data, digest)
+        text, _ = await self._request("POST", key, {"uploadId": upload}, data, digest)
         if "<CompleteMultipartUploadResult" not in text:
             raise GenericError(f"status 500: {text[:_MOST_TEXT]}")
 
@@ -232,20 +234,22 @@ class Operations:
         Source:
             https://docs.aws.amazon.com/AmazonS3/latest/API/API_AbortMultipartUpload.html
         """
-        await self._ask("DELETE", key, {"uploadId": upload})
+        await self._request("DELETE", key, {"uploadId": upload})
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         key: str,
-        asked: dict[str, str],
+        parameters: dict[str, str],
         data: bytes = b"",
         digest: str = "",
         *,
         more: Mapping[str, str] = _NO_HEADERS,
     ) -> tuple[str, Any]:
         """Return the text and the headers of S3's response to a request."""
-        query = "&".join(f"{name}={quote(asked[name], safe='')}" for name in sorted(asked))
+        query = "&".join(
+            f"{name}={quote(parameters[name], safe='')}" for name in sorted(parameters)
+        )
         url, region = self._place()
         path = f"/{quote(key, safe='/~')}" if key else ""
         request = AWSRequest(method, f"{url}{path}?{query}", headers=dict(more))
@@ -264,17 +268,17 @@ class Operations:
         if reply.status_code in (200, 204):
             return text, reply.headers
         self._have_expired = _in(text, "Code") in EXPIRED
-        said = f"status {reply.status_code}: {text[:_MOST_TEXT]}"
-        raise (PermissionDeniedError if reply.status_code == 403 else GenericError)(said)
+        error_text = f"status {reply.status_code}: {text[:_MOST_TEXT]}"
+        raise (PermissionDeniedError if reply.status_code == 403 else GenericError)(error_text)
 
 
 _OF_NOTHING = hashlib.sha256().hexdigest()
 
 
-def _whole_digest(told: Mapping[str, str]) -> str:
+def _whole_digest(headers: Mapping[str, str]) -> str:
     """Return the SHA-256 of an object; empty if it was uploaded in parts."""
     try:
-        digest = base64.b64decode(told.get("x-amz-checksum-sha256", ""), validate=True)
+        digest = base64.b64decode(headers.get("x-amz-checksum-sha256", ""), validate=True)
     except ValueError:
         return ""
     return digest.hex() if len(digest) == hashlib.sha256().digest_size else ""
@@ -317,8 +321,8 @@ def moment_of(at: str) -> datetime:
     """
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(f"{at.removesuffix('Z')}+00:00")
-    told: datetime = botocore.utils.parse_timestamp(at)
-    return told.astimezone(timezone.utc)
+    parsed: datetime = botocore.utils.parse_timestamp(at)
+    return parsed.astimezone(timezone.utc)
 
 
 def _read(text: str) -> Page:

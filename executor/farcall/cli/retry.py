@@ -77,7 +77,7 @@ def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     return {
         "of": plan.submission.job_id,
         "tasks": len(plan.tasks),
-        "sentence": plan.tell(plan.with_options(options)),
+        "sentence": plan.summary(plan.with_options(options)),
     }
 
 
@@ -102,7 +102,7 @@ async def _look(
         if not plans:
             raise NothingToRetryError(f"run {reference} has no tasks to retry")
     for plan in plans:
-        told = plan.tell(plan.with_options(options))
+        told = plan.summary(plan.with_options(options))
         say(f"{_whose(plan)}{in_a_line(told)}", err=True)
     return plans
 

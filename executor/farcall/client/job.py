@@ -176,7 +176,9 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
             out, err = await delivered.written.whole(store)
             delivered = delivered.with_output(out.data, err.data)
         await self._run.discard(delivered)
-        return [result.tell(number, self.id) for number, result in enumerate(delivered.results)]
+        return [
+            result.with_place(number, self.id) for number, result in enumerate(delivered.results)
+        ]
 
     async def exception(self) -> BaseException | None:
         """Wait until the job has finished, and return the exception of `result`, or None.

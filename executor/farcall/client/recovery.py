@@ -173,7 +173,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
     queues = await _queues(settings, store, places)
     timing = session.timing
-    found, unanswered = await _find_jobs(session, queues, timing.recover_looks_s)
+    found, unanswered = await _find_jobs(session, queues, timing.recover_polls_s)
     succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
     # Listed last: the outcomes of tasks that have succeeded by now were stored, unless deleted.
     arrived = await _outcomes(store, root)
@@ -226,7 +226,7 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     store = session.stores.of(where.bucket)
     queues = await _queues(settings, store, [where])
     look = functools.partial(_look, session, store, queues, where)
-    found = await look(session.timing.recover_looks_s)
+    found = await look(session.timing.recover_polls_s)
     if found is not None:
         return found
     new = renamed(where)

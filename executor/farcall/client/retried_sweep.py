@@ -188,7 +188,7 @@ class RetriedSweep(MapJobs[R]):
     async def _submit_one(self, session: Session, state: SweepState, source: Source) -> None:
         job_id = source.submission.job_id
         await retry.until_ended(session, job_id)
-        plan = await retry.look(session, self._settings, job_id)
+        plan = await retry.plan_for(session, self._settings, job_id)
         if not plan.tasks:
             return
         settings = plan.with_options(self._options)

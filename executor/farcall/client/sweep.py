@@ -491,7 +491,7 @@ class Sweep(MapJobs[R]):
         """
         self._is_used = True
         return self._each(
-            lambda index, job_id, result: result.tell(index, job_id), with_output=True
+            lambda index, job_id, result: result.with_place(index, job_id), with_output=True
         )
 
     def outcomes(self) -> AsyncIterator[tuple[int, Result]]:

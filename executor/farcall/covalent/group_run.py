@@ -117,7 +117,7 @@ class GroupRun:
         session = await self.handle.session()
         trouble = session.tracker.trouble
         patience = Patience(trouble, session.timing)
-        with trouble.told_to(self.tell):
+        with trouble.notifying(self.tell):
             try:
                 while True:
                     try:
@@ -129,7 +129,7 @@ class GroupRun:
                             raise
                         if not (passes and patience.bear(error)):
                             kept = f"the stored results of job {self.handle.id} are kept"
-                            raise error_translation.like(error, f"{error}; {kept}") from error
+                            raise error_translation.with_text(error, f"{error}; {kept}") from error
                     await asyncio.sleep(_AGAIN_S)
             finally:
                 patience.end()

@@ -58,4 +58,4 @@ def _naming_action(service: str, policy: str) -> Iterator[None]:
             raise
         prefix = "servicequotas" if service == "service-quotas" else service
         action = _ACTIONS.get(error.operation, f"{prefix}:{error.operation}")
-        raise error_translation.like(error, f"{error} (action {action}); {policy}") from error
+        raise error_translation.with_text(error, f"{error} (action {action}); {policy}") from error

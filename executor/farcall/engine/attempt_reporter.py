@@ -46,7 +46,7 @@ class AttemptReporter:
         self._backend = backend
         self._stores = stores
         self._news: deque[tuple[TrackedJob, int, JobDetail, int]] = deque()
-        self._looks: dict[TrackedJob, None] = {}
+        self._unpolled: dict[TrackedJob, None] = {}
         self._rests: dict[TrackedJob, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._lines_left = _LINES
@@ -67,15 +67,15 @@ class AttemptReporter:
             self._news.append((watch, index, detail, known + 1))
             self._start()
 
-    def look(self, watch: TrackedJob) -> None:
+    def add(self, watch: TrackedJob) -> None:
         """List the outcomes of array tasks' failed attempts, unless listed recently."""
         if clock.now() >= self._rests.get(watch, 0.0):
-            self._looks[watch] = None
+            self._unpolled[watch] = None
             self._start()
 
     def forget(self, watch: TrackedJob) -> None:
         """Stop reporting a job."""
-        self._looks.pop(watch, None)
+        self._unpolled.pop(watch, None)
         self._rests.pop(watch, None)
 
     async def close(self) -> None:
@@ -92,23 +92,23 @@ class AttemptReporter:
             self._task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        while self._news or self._looks:
+        while self._news or self._unpolled:
             try:
                 if self._news:
-                    await self._tell(*self._news.popleft())
+                    await self._report(*self._news.popleft())
                 else:
-                    watch = next(iter(self._looks))
-                    del self._looks[watch]
-                    await self._look(watch)
+                    watch = next(iter(self._unpolled))
+                    del self._unpolled[watch]
+                    await self._poll(watch)
             except Exception as error:  # the tasks themselves continue after any error
                 _log.debug("failed attempts are not reported: %r", error)
 
-    async def _tell(self, watch: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
+    async def _report(self, watch: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
         job = watch.job
         for number in range(first, detail.attempts + 1):
             if index not in watch.waiting:  # the task has finished meanwhile
                 return
-            if not self._may_tell():
+            if not self._may_log():
                 self._count(1)
                 continue
             if isinstance(job, Submission):
@@ -119,17 +119,17 @@ class AttemptReporter:
             text = "job %s (%s): attempt %d of %d failed and is retried: %s"
             _log.warning(text, job.id_of(index), job.name, number, detail.attempts_allowed, how)
 
-    async def _look(self, watch: TrackedJob) -> None:
+    async def _poll(self, watch: TrackedJob) -> None:
         new = await self._find_new(watch)
         if not new:
             return
         # Only Batch knows whether another attempt follows: a cancelled task stores the same
         # object.
         id_of = watch.job.id_of
-        asked = list(new)[: max(1, self._lines_left)]
-        found = await self._backend.describe(map(id_of, asked))
+        requested = list(new)[: max(1, self._lines_left)]
+        found = await self._backend.describe(map(id_of, requested))
         follow = False
-        for index in asked:
+        for index in requested:
             number = new.pop(index)
             detail = found.get(id_of(index))
             if detail is None or (_goes_on(detail) and detail.attempts < number):
@@ -155,7 +155,7 @@ class AttemptReporter:
                 new[index] = number
         return new
 
-    def _may_tell(self) -> bool:
+    def _may_log(self) -> bool:
         self._open_window()
         self._lines_left -= 1
         return self._lines_left >= 0
@@ -206,24 +206,26 @@ async def explain(
     lines = []
     for number in numbers:
         tried = detail.tried if detail is not None else ()
-        said = None
+        described = None
         if detail is not None and number <= len(tried):
-            said = detail.of_attempt(tried[number - 1])
+            described = detail.of_attempt(tried[number - 1])
         size = sizes.get((index, number))
         line = ""
         if size is not None and size <= _LARGEST_BYTES:
-            line = await _read(store, submission, where.attempt_key(index, number), said)
-        lines.append(line or of_tried(said))
+            line = await _read(store, submission, where.attempt_key(index, number), described)
+        lines.append(line or of_tried(described))
     return lines
 
 
-async def _read(store: Store, submission: Submission, key: str, said: JobDetail | None) -> str:
+async def _read(
+    store: Store, submission: Submission, key: str, described: JobDetail | None
+) -> str:
     """Return the description of an attempt's outcome, without unpickling."""
     try:
         found = await outcomes.fetch(store, submission, key)
     except envelope.EnvelopeError as error:
         return f"its stored result is not what the job wrote ({error}), and was not read"
-    return "" if found is None else of_attempt(found.outcome.meta, said)
+    return "" if found is None else of_attempt(found.outcome.meta, described)
 
 
 def _goes_on(detail: JobDetail) -> bool:
@@ -254,37 +256,39 @@ def is_the_end(meta: dict[str, Any], detail: JobDetail) -> bool:
     return detail.failure_reason().kind not in (errors.JobCancelledError, errors.JobStuckError)
 
 
-def of_attempt(meta: dict[str, Any], said: JobDetail | None) -> str:
+def of_attempt(meta: dict[str, Any], described: JobDetail | None) -> str:
     """Return one line on how a retried attempt ended.
 
     Args:
         meta: The description of the attempt's outcome.
-        said: The backend's description of the attempt, if known; see `JobDetail.of_attempt`.
+        described: The backend's description of the attempt, if known; see `JobDetail.of_attempt`.
     """
     status = meta["status"]
     if status == OutcomeStatus.DONE:
         failed = (r for r in meta["results"] if r["status"] != CallStatus.RETURNED)
         record = next(failed, None)
         if record is None or not record.get("chain"):
-            return of_tried(said)
+            return of_tried(described)
         first = record["chain"][0]
         return failure_reasons.in_a_line(first["type"], str(first["message"]))
     if status == OutcomeStatus.TERMINATED:
-        if said is None:
+        if described is None:
             return _in_a_line(exit_codes.EXITS[ExitCode.TERMINATED])
-        return of_tried(said)
+        return of_tried(described)
     is_refusal = status == OutcomeStatus.REFUSED
     found = exit_codes.refused(meta, About("", "")) if is_refusal else results.of_process(meta)
     return _in_a_line(found)
 
 
-def of_tried(said: JobDetail | None) -> str:
+def of_tried(described: JobDetail | None) -> str:
     """Return one line on an attempt without an outcome, from the backend's report."""
-    if said is None:
+    if described is None:
         return "no stored result"
     return _in_a_line(
-        said.failure_reason(),
-        f", {said.platform} reports {said.platform_reason!r}" if said.platform_reason else "",
+        described.failure_reason(),
+        f", {described.platform} reports {described.platform_reason!r}"
+        if described.platform_reason
+        else "",
     )
 
 

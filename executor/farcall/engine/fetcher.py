@@ -153,14 +153,16 @@ def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: 
         detail: The platform's description of the job, if known.
         attempts: Number of attempts.
     """
-    reason, told, log_url = "", "", None
+    reason, platform_text, log_url = "", "", None
     if detail is not None:
         # For a job that continues according to the backend, these texts are not about its end.
         if detail.status.is_final:
-            reason, told = detail.reason, detail.platform_reason
+            reason, platform_text = detail.reason, detail.platform_reason
         log_url = backend.links(detail).get("log")
     platform = platform_of(backend)
-    return About(job.job_id, job.name, reason, told, attempts, log_url=log_url, platform=platform)
+    return About(
+        job.job_id, job.name, reason, platform_text, attempts, log_url=log_url, platform=platform
+    )
 
 
 async def last_lines(backend: Backend, detail: JobDetail) -> bytes:
@@ -307,9 +309,9 @@ class Fetcher:
             if isinstance(arrival, Ended):
                 return await self._explain(task, arrival, read, folder_for)
             outcome = await self._open(task, arrival)
-            beside = _bytes_beside(outcome, task.output)
-            if beside:
-                await task.room(beside)
+            extra_bytes = _bytes_outside(outcome, task.output)
+            if extra_bytes:
+                await task.room(extra_bytes)
             return await self._unpack(task, outcome, read, folder_for)
         except _TakenError:
             return task.fail(failure_reasons.taken(task.about))
@@ -374,7 +376,7 @@ class Fetcher:
         found = dict(zip(indexes, fetched, strict=True))
         there = [one for one in fetched if isinstance(one, outcomes.Stored)]
         if there:
-            more = sum(one.size + _bytes_beside(one.outcome, task.output) for one in there)
+            more = sum(one.size + _bytes_outside(one.outcome, task.output) for one in there)
             await task.room(more)
         read_ones = await asyncio.gather(
             *(self._read_node(task, i, found[i], read, folder_for) for i in indexes)
@@ -562,7 +564,7 @@ class Fetcher:
         )
         if found is None:
             return None
-        await task.room(found.size + _bytes_beside(found.outcome, task.output))
+        await task.room(found.size + _bytes_outside(found.outcome, task.output))
         return found.outcome
 
     def _with(
@@ -602,7 +604,7 @@ async def _read_output(task: _Task, written: Written, *, failed: bool) -> tuple[
     return await written.end(task.store) if failed else written.here()
 
 
-def _bytes_beside(outcome: Outcome, output: Output) -> int:
+def _bytes_outside(outcome: Outcome, output: Output) -> int:
     """Return the maximum number of bytes that are fetched in addition to the outcome."""
     meta = outcome.meta
     written = _bytes_written(meta, output, failed=not results.is_success(meta))
@@ -611,11 +613,11 @@ def _bytes_beside(outcome: Outcome, output: Output) -> int:
 
 def _bytes_written(said: Mapping[str, Any], output: Output, *, failed: bool) -> int:
     """Return the maximum number of bytes of output that are fetched."""
-    beside = [int(said[stream]["stored"]) for stream in STREAMS]
+    extra_bytes = [int(said[stream]["stored"]) for stream in STREAMS]
     if output is not Output.WHOLE:
         most = logs.FETCHED_END_BYTES if failed else logs.SMALL_BYTES
-        beside = [min(stored, most) for stored in beside]
-    return sum(beside)
+        extra_bytes = [min(stored, most) for stored in extra_bytes]
+    return sum(extra_bytes)
 
 
 # --- Cleaner: deletes a task's objects after its result was collected ----------------------------

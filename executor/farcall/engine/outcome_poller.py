@@ -79,8 +79,8 @@ class OutcomePoller:
         self.root = root
         self.on_missing = on_missing
         self.trouble = trouble
-        self.looking: set[asyncio.Task[None]] = set()
-        self._has_told = False
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._has_warned = False
         self._small = _Lister(self, _NEAREST_S)  # the endpoint's latency is not known yet
         self._large: dict[str, _Lister] = {}
 
@@ -118,8 +118,8 @@ class OutcomePoller:
         Args:
             pages: Number of pages of a poll that contained only foreign objects.
         """
-        if pages >= _FOREIGN_PAGES and not self._has_told:
-            self._has_told = True
+        if pages >= _FOREIGN_PAGES and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "s3://%s/%s contains %d pages of 1000 objects that farcall did not store. "
                 "Each poll for results reads them, so results arrive later. Find out who "
@@ -131,9 +131,9 @@ class OutcomePoller:
 
     async def close(self) -> None:
         """Stop polling."""
-        for task in self.looking:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self.looking, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 class _Lister:
@@ -160,14 +160,14 @@ class _Lister:
     def start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
-            self._poller.looking.add(self._task)
-            self._task.add_done_callback(self._poller.looking.discard)
+            self._poller.tasks.add(self._task)
+            self._task.add_done_callback(self._poller.tasks.discard)
 
     async def _run(self) -> None:
         while self.watches:
             await self._pause()
             try:
-                await self._look()
+                await self._poll()
                 self._patience.renew()
             except Exception as error:  # no caller may wait forever because of a bug
                 self._patience.endure(error, self.watches)
@@ -185,7 +185,7 @@ class _Lister:
         with contextlib.suppress(asyncio.TimeoutError):
             await within(wait_s, self._wake.wait())
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Deliver the outcomes that have arrived, then the ends of tasks without one."""
         wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
         self._least_s = self._pause_s
@@ -204,7 +204,7 @@ class _Lister:
         self._least_s = self._shortest_s(wanted, pages, clock.now() - begin)
         for watch, ends in ended:
             if not watch.is_full:  # otherwise the listing may have stopped early
-                self._tell_ends(watch, ends)
+                self._deliver_ends(watch, ends)
 
     def _shortest_s(
         self, wanted: Mapping[str, TrackedJob], pages: Sequence[int], took_s: float
@@ -238,7 +238,7 @@ class _Lister:
         self._poller.record_foreign(foreign)
         return pages
 
-    def _tell_ends(self, watch: TrackedJob, ends: dict[int, JobDetail | None]) -> None:
+    def _deliver_ends(self, watch: TrackedJob, ends: dict[int, JobDetail | None]) -> None:
         missing = []
         for index, detail in ends.items():
             if index not in watch.waiting:

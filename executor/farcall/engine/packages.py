@@ -211,7 +211,7 @@ class TaskPackages:
         prefix = packages_prefix(root)
         places = asyncio.Semaphore(_HEADS)
 
-        async def look(sha256: str, size: int) -> None:
+        async def check(sha256: str, size: int) -> None:
             async with places:
                 is_right = await packages.verify(store, prefix, sha256, size)
             if is_right or (is_right is None and sha256 in verified):
@@ -233,7 +233,7 @@ class TaskPackages:
             if sha256 in stored
             and (verified.get(sha256) != stored[sha256] or stored[sha256].at > recent)
         }
-        await asyncio.gather(*(look(*each) for each in doubted.items()))
+        await asyncio.gather(*(check(*each) for each in doubted.items()))
 
     def _find(self, settings: Settings) -> Environment:
         """Return the environment, read again only if packages were installed or changed."""
@@ -343,13 +343,13 @@ async def _pack(
             archive.path.unlink(missing_ok=True)
         done[item.name] = packed
 
-    async def tell() -> None:
+    async def log_progress() -> None:
         await asyncio.sleep(_FIRST_S)
         while upload is not None:
             upload.report(f"{len(done)} of {counted(len(items), 'distribution')}")
             await asyncio.sleep(_NEXT_S)
 
-    telling = asyncio.ensure_future(tell())
+    telling = asyncio.ensure_future(log_progress())
     packing: list[asyncio.Task[None]] = []
     try:
         here = await loop.run_in_executor(threads, environment.fetch, items, found.target, folder)
@@ -383,12 +383,12 @@ class _Stored:
 
     Attributes:
         key: The archive's key; empty if it is not known to exist.
-        looked_at: Time of the last check, by the loop's clock.
+        checked_at: Time of the last check, by the loop's clock.
         lock: Held while the archive is uploaded.
     """
 
     key: str = ""
-    looked_at: float = 0.0
+    checked_at: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -414,9 +414,9 @@ class Runtimes:
         prefix = runtime_prefix(root)
         found = self._stored.setdefault((store.bucket, prefix, target), _Stored())
         async with found.lock:
-            if not found.key or clock.now() - found.looked_at > _LISTED_S:
+            if not found.key or clock.now() - found.checked_at > _LISTED_S:
                 found.key = await _store_runtime(store, prefix, target)
-                found.looked_at = clock.now()
+                found.checked_at = clock.now()
         return _runtime(self._access, store.bucket, found.key, target)
 
     def forget(self) -> None:

@@ -92,19 +92,19 @@ class Batcher(Generic[K, V]):
         self._answer = answer
         self._most = most
         self._wait_s = wait_s
-        self._asked: dict[K, asyncio.Future[V]] = {}
+        self._requests: dict[K, asyncio.Future[V]] = {}
         self._answering: asyncio.Task[None] | None = None
 
-    def ask(self, key: K) -> asyncio.Future[V]:
+    def add(self, key: K) -> asyncio.Future[V]:
         """Add a request; equal keys share a result.
 
         Returns:
             The result. If it is cancelled before its batch starts, the request is not made;
             callers that share a result must shield it.
         """
-        future = self._asked.get(key)
+        future = self._requests.get(key)
         if future is None or future.cancelled():
-            future = self._asked[key] = asyncio.get_running_loop().create_future()
+            future = self._requests[key] = asyncio.get_running_loop().create_future()
         if self._answering is None or self._answering.done():
             self._answering = asyncio.ensure_future(self._run())
         return future
@@ -114,25 +114,25 @@ class Batcher(Generic[K, V]):
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)
-        for future in self._asked.values():
+        for future in self._requests.values():
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # its callers may have left; this suppresses asyncio's warning
-        self._asked.clear()
+        self._requests.clear()
 
     async def finish(self) -> None:
         """Wait for the results of all requests; repeat those that a cancellation interrupted."""
-        while self._asked or self._answering is not None:
+        while self._requests or self._answering is not None:
             if self._answering is None or self._answering.done():
                 self._answering = asyncio.ensure_future(self._run())
             await asyncio.gather(self._answering, return_exceptions=True)
 
     async def _run(self) -> None:
-        while self._asked:
+        while self._requests:
             # Wait at least one iteration of the loop, because resumed callers may block it.
             await asyncio.sleep(self._wait_s)
-            keys = list(islice(self._asked, self._most))
-            batch = {key: self._asked.pop(key) for key in keys}
+            keys = list(islice(self._requests, self._most))
+            batch = {key: self._requests.pop(key) for key in keys}
             await self._answer_batch({k: f for k, f in batch.items() if not f.cancelled()})
             del keys, batch  # they hold requests and responses
         self._answering = None  # it holds the loop
@@ -142,7 +142,7 @@ class Batcher(Generic[K, V]):
         try:
             answers = await self._answer(list(batch))
         except asyncio.CancelledError:
-            self._asked.update(batch)  # for `close`
+            self._requests.update(batch)  # for `close`
             raise
         except Exception as error:  # no caller may wait forever
             answers = [error] * len(batch)
@@ -214,7 +214,7 @@ class Packer:
                 it.
             NoRoomError: ``cache_dir`` has no room.
         """
-        return await self._batcher.ask(call)
+        return await self._batcher.add(call)
 
 
 def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exception]:

@@ -299,7 +299,7 @@ class Plan:
                 )
         return self.settings.replace(**options)
 
-    def tell(self, settings: Settings) -> str:
+    def summary(self, settings: Settings) -> str:
         """Describe the tasks and options of the retry in one line.
 
         Args:
@@ -353,7 +353,7 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-async def look(session: Session, settings: Settings, job_id: str) -> Plan:
+async def plan_for(session: Session, settings: Settings, job_id: str) -> Plan:
     """Return which tasks of a job failed, and the options with which they ran.
 
     Args:
@@ -461,7 +461,7 @@ async def _opened(submission: Submission, bundle: Bundle) -> dict[str, Any]:
 def _differs(error: envelope.EnvelopeError, about: About, submission: Submission) -> FarcallError:
     why = failure_reasons.unusable(error)
     sentence = f"{submission.where.url} differs from what was submitted ({error})"
-    return why.kind(about.tell(sentence, why.remedy), **about.fields())
+    return why.kind(about.message(sentence, why.remedy), **about.fields())
 
 
 def _as_submitted(
@@ -783,7 +783,7 @@ class _Copied:
         try:
             while True:
                 while len(ahead) < _AHEAD and (index := next(coming, None)) is not None:
-                    ahead.append((index, self._ask(self._task(index))))
+                    ahead.append((index, self._in_loop(self._task(index))))
                 if not ahead:
                     return
                 index, found = ahead.popleft()
@@ -795,7 +795,7 @@ class _Copied:
             for _, each in ahead:
                 each.cancel()
 
-    def _ask(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def _in_loop(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     async def _task(self, index: int) -> tuple[Part, Buffer]:
@@ -807,13 +807,13 @@ class _Copied:
     def _packed(self, index: int, entry: Part, data: Buffer) -> tuple[Packed, Packed]:
         function = self._functions.get(entry.function)
         if function is None:
-            part, code = self._ask(self._bundle.function(entry.function)).result()
+            part, code = self._in_loop(self._bundle.function(entry.function)).result()
             part.check(code)
             function = self._functions[entry.function] = Packed([code], len(code), self._origin)
         if entry.length <= _LARGE_BYTES:
             entry.check(data)
             return function, self._arguments(index, [data], len(data))
-        pieces = _Streamed(entry, lambda part: self._ask(self._bundle.part(part)))
+        pieces = _Streamed(entry, lambda part: self._in_loop(self._bundle.part(part)))
         return function, self._arguments(index, pieces, entry.length)
 
     def _arguments(self, index: int, pieces: Iterable[Buffer], size: int) -> Packed:

@@ -480,7 +480,7 @@ class TaskRun(JobRun):
         detail = await session.describe(self.id)
         if self.is_completed or detail.is_terminated or detail.is_cancelled:
             await retry.until_ended(session, self.id)
-        plan = await retry.look(session, self.settings, self.id)
+        plan = await retry.plan_for(session, self.settings, self.id)
         settings = plan.with_options(options)
         ((submission, _),) = await retry.submit(session, plan, settings)
         session.cleaner.record_submission(submission)

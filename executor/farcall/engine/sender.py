@@ -97,7 +97,7 @@ class InFlight:
         except FarcallError as error:
             _log.warning("%s, which was cancelled: %s", name(), error)
 
-    async def look(self, name: str, queue: str, error: ServiceError) -> list[str]:
+    async def find_jobs(self, name: str, queue: str, error: ServiceError) -> list[str]:
         """Return the jobs of a request without a response; none if it seems to have none.
 
         Raises:
@@ -105,7 +105,7 @@ class InFlight:
         """
         _log.warning("%s; checking whether %s was submitted", error, name)
         try:
-            for wait_s in self._timing.submit_looks_s:
+            for wait_s in self._timing.submit_polls_s:
                 await asyncio.sleep(wait_s)
                 found = await self._backend.find(name, queue)
                 if found:
@@ -151,9 +151,9 @@ class InFlight:
             reason: Reason for the termination.
             most: Maximum number of such jobs.
             kept: ID of the job with this name that continues.
-            waits_s: Seconds before each search; by default `Timing.withdrawn_looks_s`.
+            waits_s: Seconds before each search; by default `Timing.withdrawn_polls_s`.
         """
-        waits = self._timing.withdrawn_looks_s if waits_s is None else tuple(waits_s)
+        waits = self._timing.withdrawn_polls_s if waits_s is None else tuple(waits_s)
 
         async def follow() -> None:
             ended: set[str] = set()
@@ -187,7 +187,7 @@ class InFlight:
 
 def unanswered(name: str, error: ServiceError, failure: ServiceError) -> ServiceError:
     """Return an error that warns that a job may run."""
-    return error_translation.like(
+    return error_translation.with_text(
         failure,
         f"{error}; cannot determine whether job {name} was submitted, because the search for "
         f"it failed: {failure}. It was submitted if there is a job with this name.",
@@ -271,7 +271,7 @@ class Sender:
         tries: Tries,
     ) -> str | None:
         """Find the job of a failed request, or return None for a new try."""
-        found = await self._look(bundle.where, queue, error) if error.sent else None
+        found = await self._find_job(bundle.where, queue, error) if error.sent else None
         if found:
             return found
         if not error.sent:
@@ -288,9 +288,9 @@ class Sender:
 
     # --- without a response -------------------------------------------------------------------
 
-    async def _look(self, where: Location, queue: str, error: ServiceError) -> str | None:
+    async def _find_job(self, where: Location, queue: str, error: ServiceError) -> str | None:
         """Return the job of a request without a response; None if it seems to have none."""
-        found = await self._in_flight.look(where.bundle, queue, error)
+        found = await self._in_flight.find_jobs(where.bundle, queue, error)
         if found:
             return found[0]
         try:
@@ -312,12 +312,12 @@ class Sender:
         old = bundle.where
         new = bundle.rename()
 
-        async def look() -> list[str] | None:
+        async def find_jobs() -> list[str] | None:
             found = await self._backend.find(old.bundle, queue)
             return found if found or await has_begun(self._store, old) else None
 
         try:
-            found = await withdraw(self._store, old, new, look)
+            found = await withdraw(self._store, old, new, find_jobs)
             if found is not None:
                 bundle.where = old
                 return found[0] if found else await self._await_listed(old, queue)
@@ -354,7 +354,7 @@ async def _wait(tries: Tries, error: ServiceError) -> ServiceError | None:
 
 
 async def withdraw(
-    store: Store, old: Location, new: Location, look: Callable[[], Awaitable[T | None]]
+    store: Store, old: Location, new: Location, find_jobs: Callable[[], Awaitable[T | None]]
 ) -> T | None:
     """Rename a bundle whose job was not found, and search for the job once more.
 
@@ -364,21 +364,21 @@ async def withdraw(
         store: Bucket of the bundle.
         old: Location of the bundle.
         new: Its new location.
-        look: Returns the job, or None.
+        find_jobs: Returns the job, or None.
 
     Returns:
         The job; if None, the bundle exists only at its new location.
 
     Raises:
         ServiceError: The bundle does not exist, or S3 refused a request.
-        Exception: Raised by ``look``.
+        Exception: Raised by ``find_jobs``.
     """
     found: T | None = None
     is_known = False
     await store.copy(old.bundle_key, new.bundle_key)
     try:
         await store.delete([old.bundle_key])
-        found = await look()
+        found = await find_jobs()
         is_known = True
     finally:
         if not is_known or found is not None:
@@ -490,7 +490,7 @@ class Launcher:
                 try:
                     kept = await self._backend.submit(job, ticket)
                 except ServiceError as error:
-                    kept = await self._look(job, error, ticket) if error.sent else ""
+                    kept = await self._find_job(job, error, ticket) if error.sent else ""
                     if not kept:
                         lost += error.sent
                         ticket.record_refused()
@@ -500,13 +500,13 @@ class Launcher:
                 self._follow(job, lost, kept)
         return kept
 
-    async def _look(self, job: JobSpec, error: ServiceError, ticket: Ticket) -> str:
+    async def _find_job(self, job: JobSpec, error: ServiceError, ticket: Ticket) -> str:
         """Return the job of a request without a response; empty if it seems to have none.
 
         If the caller has cancelled, the search is shorter: a job that appears later is terminated.
         """
         name, queue = job.name, job.settings.queue
-        found = await self._in_flight.look(name, queue, error)
+        found = await self._in_flight.find_jobs(name, queue, error)
         if not found:
             try:
                 found = await self._in_flight.await_listed(
@@ -526,5 +526,5 @@ class Launcher:
             f"{WITHDRAWN}; {goes_on}",
             most=lost,
             kept=kept,
-            waits_s=(0.0, *self._timing.withdrawn_looks_s),
+            waits_s=(0.0, *self._timing.withdrawn_polls_s),
         )

@@ -87,13 +87,13 @@ class StatusPoller:
     def poll_soon(self, watch: TrackedJob) -> None:
         """Poll soon, because a job is new or a change is expected."""
         watch.news = clock.now()
-        watch.ask_at = min(watch.ask_at, watch.news + self._shortest_s)
-        if watch.ask_at < self._rests_until:
+        watch.poll_at = min(watch.poll_at, watch.news + self._shortest_s)
+        if watch.poll_at < self._rests_until:
             self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
-    def look_for(self, watch: TrackedJob, indexes: list[int]) -> None:
+    def describe_missing(self, watch: TrackedJob, indexes: list[int]) -> None:
         """Describe finished tasks without an outcome, and notify their callers."""
         self._missing.setdefault(watch, {}).update(dict.fromkeys(indexes))
         self._wake.set()
@@ -114,7 +114,7 @@ class StatusPoller:
         while self._watches:
             await self._rest()
             try:
-                if await self._ask_jobs(self._due()) + await self._ask_missing():
+                if await self._poll_jobs(self._due()) + await self._poll_missing():
                     self._patience.renew()
             except Exception as error:  # no caller may wait forever because of a bug
                 self._patience.endure(error, self._watches)
@@ -124,7 +124,7 @@ class StatusPoller:
     async def _rest(self) -> None:
         """Wait until a poll is due."""
         self._wake.clear()
-        self._rests_until = min((w.ask_at for w in self._watches.values()), default=math.inf)
+        self._rests_until = min((w.poll_at for w in self._watches.values()), default=math.inf)
         if self._missing:
             self._rests_until = min(self._rests_until, self._missing_at)
         wait_s = self._rests_until - clock.now()
@@ -156,14 +156,14 @@ class StatusPoller:
         with the most recent changes, which are most likely to finish. The others take turns.
         """
         soon = clock.now() + _TOGETHER_S
-        due = [watch for watch in self._watches.values() if watch.ask_at <= soon]
+        due = [watch for watch in self._watches.values() if watch.poll_at <= soon]
         if len(due) <= self._together:
             return due
-        due.sort(key=lambda watch: watch.ask_at)
+        due.sort(key=lambda watch: watch.poll_at)
         lively = heapq.nlargest(self._together // 2, due, key=lambda watch: watch.news)
         return list(islice(dict.fromkeys([*lively, *due]), self._together))
 
-    async def _ask_jobs(self, watches: list[TrackedJob]) -> int:
+    async def _poll_jobs(self, watches: list[TrackedJob]) -> int:
         """Describe jobs; return their number."""
         if not watches:
             return 0
@@ -179,10 +179,12 @@ class StatusPoller:
                 self._record_unseen(watch)
             else:
                 pages = await self._learn(watch, detail)
-            if not math.isinf(watch.ask_at):
-                watch.ask_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
-        said = {watch: found.get(heads.get(watch, "")) for watch in watches}
-        await self._look_after_blocked({watch: _telling(watch, said[watch]) for watch in watches})
+            if not math.isinf(watch.poll_at):
+                watch.poll_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
+        head_details = {watch: found.get(heads.get(watch, "")) for watch in watches}
+        await self._check_blocked(
+            {watch: _telling(watch, head_details[watch]) for watch in watches}
+        )
         self._report_idle()
         return len(watches)
 
@@ -206,7 +208,7 @@ class StatusPoller:
             if watch.job.size == 1:
                 self._reporter.note(watch, 0, detail)
             else:
-                self._reporter.look(watch)
+                self._reporter.add(watch)
         counted = detail.status_summary.get(JobStatus.FAILED.value, 0)
         if detail.status.is_final or counted <= watch.failed:
             return 0
@@ -232,7 +234,7 @@ class StatusPoller:
         now = clock.now()
         if now < self._check_idle_at:
             return
-        self._check_idle_at = now + self._timing.idle_told_s
+        self._check_idle_at = now + self._timing.idle_report_s
         watches = [watch for watch in self._watches.values() if watch.waiting]
         details = [watch.detail for watch in watches if watch.detail is not None]
         tasks = sum(len(watch.waiting) for watch in watches)
@@ -243,7 +245,7 @@ class StatusPoller:
             self._idle_since = now
             return
         self._check_idle_at = now + _REPORT_AGAIN_S
-        if any(watch.blocked_told for watch in watches):  # already logged with the reason
+        if any(watch.blocked_reported for watch in watches):  # already logged with the reason
             return
         _log.warning(
             "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for "
@@ -257,7 +259,7 @@ class StatusPoller:
             details[0].job_id,
         )
 
-    async def _look_after_blocked(self, details: dict[TrackedJob, JobDetail | None]) -> None:
+    async def _check_blocked(self, details: dict[TrackedJob, JobDetail | None]) -> None:
         """Report jobs that cannot start, and terminate those that cannot recover.
 
         A job is terminated after ``stuck_timeout_s``, or earlier if the platform's reason is known
@@ -273,7 +275,7 @@ class StatusPoller:
         for watch, detail in details.items():
             if detail is None or not detail.is_blocked:
                 watch.blocked_since = None
-                watch.blocked_told = False
+                watch.blocked_reported = False
                 continue
             why = detail.status_reason or detail.container_reason
             limit = watch.settings.stuck_timeout_s
@@ -281,8 +283,8 @@ class StatusPoller:
             if watch.blocked_since is None:
                 watch.blocked_since = now
             lasts_s = now - watch.blocked_since
-            if lasts_s >= dwell.told_s and not watch.blocked_told:
-                watch.blocked_told = True
+            if lasts_s >= dwell.reported_s and not watch.blocked_reported:
+                watch.blocked_reported = True
                 new.setdefault((detail.platform, why, detail.remedy), []).append(watch)
             limits = [each for each in (limit, dwell.ended_s) if each is not None]
             if limits and lasts_s >= min(limits) and not watch.stuck:
@@ -308,21 +310,21 @@ class StatusPoller:
 
     # --- tasks that left no outcome -----------------------------------------------------------
 
-    async def _ask_missing(self) -> int:
+    async def _poll_missing(self) -> int:
         """Describe finished tasks without an outcome; return their number."""
         if not self._missing or clock.now() + _TOGETHER_S < self._missing_at:
             return 0
-        asked = self._take_missing()
-        found = await self._backend.describe([watch.job.id_of(i) for watch, i in asked])
-        told = False
-        for watch, index in asked:
+        requested = self._take_missing()
+        found = await self._backend.describe([watch.job.id_of(i) for watch, i in requested])
+        delivered = False
+        for watch, index in requested:
             self._missing.get(watch, {}).pop(index, None)
             if not self._missing.get(watch, True):
                 del self._missing[watch]
-            told = self._tell(watch, index, found.get(watch.job.id_of(index))) or told
-        if not told:
+            delivered = self._deliver(watch, index, found.get(watch.job.id_of(index))) or delivered
+        if not delivered:
             self._missing_at = clock.now() + self._shortest_s
-        return len(asked)
+        return len(requested)
 
     def _take_missing(self) -> list[tuple[TrackedJob, int]]:
         """Return tasks for one request, an equal share for each job."""
@@ -330,7 +332,7 @@ class StatusPoller:
         share = self._together // len(watches)
         return [(w, index) for w in watches for index in islice(self._missing[w], share)]
 
-    def _tell(self, watch: TrackedJob, index: int, detail: JobDetail | None) -> bool:
+    def _deliver(self, watch: TrackedJob, index: int, detail: JobDetail | None) -> bool:
         """Notify the callers of a finished task; return False if its end is not known yet."""
         if index not in watch.waiting:
             return False

@@ -33,7 +33,7 @@ _QUICK = 500
 _QUICK_BYTES = 1024 * 1024
 """Limits up to which bundles are packed on the event loop; a thread takes longer."""
 
-_TOLD_TOGETHER = 256
+_RESUMED_TOGETHER = 256
 _CANCELLED = "cancelled while it was submitted"
 
 
@@ -237,9 +237,9 @@ class Submitter:
         if not wanted:
             return
 
-        async def tell_places(where: Location) -> None:
-            told = (task.planned and task.planned(where, n) for n, task in enumerate(wanted))
-            await asyncio.gather(*filter(None, told))
+        async def notify_planned(where: Location) -> None:
+            notified = (task.planned and task.planned(where, n) for n, task in enumerate(wanted))
+            await asyncio.gather(*filter(None, notified))
 
         wanted.sort(key=lambda task: task.node or ())  # this also makes the list of nodes shorter
         nodes = [task.node for task in wanted if task.node]
@@ -251,7 +251,7 @@ class Submitter:
                 wanted[0].name,
                 [(task.function, task.arguments) for task in wanted],
                 quick=is_quick and len(wanted) < _QUICK,
-                planned=tell_places,
+                planned=notify_planned,
                 workflow=gathering.workflow,
                 facts={NODES: list_nodes(nodes)} if len(nodes) == len(wanted) else {},
             )
@@ -264,12 +264,12 @@ class Submitter:
                     task.place.set_exception(error)
             return
         self._terminations.record_children(submission)
-        await self._tell(submission, wanted)
+        await self._resolve(submission, wanted)
 
-    async def _tell(self, submission: Submission, wanted: list[_Pending]) -> None:
+    async def _resolve(self, submission: Submission, wanted: list[_Pending]) -> None:
         late: dict[int, str] = {}
         for index, task in enumerate(wanted):
-            if index % _TOLD_TOGETHER == _TOLD_TOGETHER - 1:
+            if index % _RESUMED_TOGETHER == _RESUMED_TOGETHER - 1:
                 await asyncio.sleep(0)  # resumed callers would block the loop
             if task.place.done():  # cancelled meanwhile
                 late[index] = submission.id_of(index)

@@ -57,7 +57,7 @@ _ANSWERED_TOGETHER = 500
 _LEAVING_S = 5.0
 """Time in seconds after a second Ctrl-C in which terminations are not awaited."""
 
-_Asked: TypeAlias = tuple[str, str]
+_Request: TypeAlias = tuple[str, str]
 """ID of a job, and the reason for terminating it."""
 
 
@@ -78,9 +78,9 @@ class Terminations:
         self._tracker = tracker
         self._stores = stores
         self._unended: dict[str, set[int]] = {}  # unfinished tasks by array
-        self._requests: Batcher[_Asked, None] = Batcher(self._answer, wait_s=_TOGETHER_S)
-        self._unanswered: dict[_Asked, None] = {}
-        self._leaving: set[_Asked] = set()
+        self._requests: Batcher[_Request, None] = Batcher(self._answer, wait_s=_TOGETHER_S)
+        self._unanswered: dict[_Request, None] = {}
+        self._leaving: set[_Request] = set()
         self._interrupts = Interrupts(self._abandon)
         self._abandoned_at = -math.inf
 
@@ -96,12 +96,12 @@ class Terminations:
         Returns:
             Job ID to error, for jobs that could not be terminated.
         """
-        asked = {job_id: self._ask((job_id, reason)) for job_id in job_ids}
-        answers = asyncio.gather(*asked.values(), return_exceptions=True)
+        requested = {job_id: self._request((job_id, reason)) for job_id in job_ids}
+        answers = asyncio.gather(*requested.values(), return_exceptions=True)
         try:
-            found = dict(zip(asked, await asyncio.shield(answers), strict=True))
+            found = dict(zip(requested, await asyncio.shield(answers), strict=True))
         except asyncio.CancelledError:
-            for each in asked.values():
+            for each in requested.values():
                 each.add_done_callback(self._log_failure)
             raise
         refused: dict[str, FarcallError] = {}
@@ -157,35 +157,35 @@ class Terminations:
     def _is_abandoned(self) -> bool:
         return time.monotonic() - self._abandoned_at < _LEAVING_S
 
-    def _ask(self, asked: _Asked) -> asyncio.Future[None]:
-        answer = self._requests.ask(asked)
-        self._unanswered[asked] = None
-        answer.add_done_callback(lambda _: self._unanswered.pop(asked, None))
+    def _request(self, wanted: _Request) -> asyncio.Future[None]:
+        answer = self._requests.add(wanted)
+        self._unanswered[wanted] = None
+        answer.add_done_callback(lambda _: self._unanswered.pop(wanted, None))
         return answer
 
-    async def _answer(self, asked: list[_Asked]) -> list[Exception | None]:
+    async def _answer(self, requested: list[_Request]) -> list[Exception | None]:
         """Terminate the jobs of one batch; return None or an error for each."""
         by_reason: dict[str, list[str]] = {}
-        for job_id, reason in asked:
+        for job_id, reason in requested:
             by_reason.setdefault(reason, []).append(job_id)
         for reason, job_ids in by_reason.items():
             count = sum((job_id, reason) in self._leaving for job_id in job_ids)
             if count > 1:
                 text = "cancelling %d tasks (%s); press Ctrl-C to exit at once"
                 _log.warning(text, count, reason)
-        self._leaving.difference_update(asked)
+        self._leaving.difference_update(requested)
         groups = [
             (wanted[at : at + _ANSWERED_TOGETHER], reason)
             for reason, job_ids in by_reason.items()
             for wanted in [self._collapse_children(job_ids)]
             for at in range(0, len(wanted), _ANSWERED_TOGETHER)
         ]
-        refused: dict[_Asked, Exception] = {}
+        refused: dict[_Request, Exception] = {}
         for found in await asyncio.gather(*(self._terminate(*group) for group in groups)):
             refused |= found
-        return [refused.get(e) or refused.get((_parent(e[0]), e[1])) for e in asked]
+        return [refused.get(e) or refused.get((_parent(e[0]), e[1])) for e in requested]
 
-    async def _terminate(self, job_ids: list[str], reason: str) -> dict[_Asked, Exception]:
+    async def _terminate(self, job_ids: list[str], reason: str) -> dict[_Request, Exception]:
         try:
             await self._mark(job_ids, reason)
             refused: Mapping[str, Exception] = await self._backend.terminate(job_ids, reason)

@@ -23,7 +23,7 @@ _log = logging.getLogger("farcall")
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
-_SAY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class TrackedJob:
         ended: Finished tasks whose outcome was not found yet, each with its description, or None
             until Batch has described it.
         news: Time of the last observed change.
-        ask_at: Time of the next status request.
+        poll_at: Time of the next status request.
         failed: Number of failed array tasks at the last listing.
         unseen_since: Time since which Batch does not know the job.
         children_unseen_since: Time since which Batch does not know finished array tasks.
         blocked_since: Time since which Batch reports that it cannot place the job.
-        blocked_told: Whether that was logged.
+        blocked_reported: Whether that was logged.
         stuck: Whether the job was terminated for that reason.
         tried: Task index to the number of its attempts that are known to have failed.
     """
@@ -85,12 +85,12 @@ class TrackedJob:
     detail: JobDetail | None = None
     ended: dict[int, JobDetail | None] = field(default_factory=dict)
     news: float = 0.0
-    ask_at: float = math.inf
+    poll_at: float = math.inf
     failed: int = 0
     unseen_since: float | None = None
     children_unseen_since: float | None = None
     blocked_since: float | None = None
-    blocked_told: bool = False
+    blocked_reported: bool = False
     stuck: bool = False
     tried: dict[int, int] = field(default_factory=dict)
 
@@ -113,10 +113,10 @@ class TrackedJob:
     def deliver(self, index: int, arrival: Completion) -> None:
         """Notify the callers that wait for a task."""
         self.ended.pop(index, None)
-        told = self.waiting.pop(index, ())
-        for tell in told:
-            tell(index, arrival)
-        if told and not self.waiting:
+        callbacks = self.waiting.pop(index, ())
+        for callback in callbacks:
+            callback(index, arrival)
+        if callbacks and not self.waiting:
             self.on_empty(self)
 
     def give_up(self, error: FarcallError) -> None:
@@ -124,10 +124,10 @@ class TrackedJob:
         for index in list(self.waiting):
             self.deliver(index, Ended(None, error))
 
-    def leave(self, tell: OnCompletion) -> None:
+    def leave(self, callback: OnCompletion) -> None:
         """Remove one caller."""
-        for index, told in list(self.waiting.items()):
-            left = tuple(other for other in told if other is not tell)
+        for index, callbacks in list(self.waiting.items()):
+            left = tuple(other for other in callbacks if other is not callback)
             if left:
                 self.waiting[index] = left
             else:
@@ -148,7 +148,7 @@ class TrackedJob:
         job = self.job
         self.detail = replace(detail, job_id=job.job_id, name=job.name, environment=_NOTHING)
         if detail.status.is_final:
-            self.ask_at = math.inf
+            self.poll_at = math.inf
             if job.size == 1:
                 self.ended = {0: detail}
             else:
@@ -161,7 +161,7 @@ class Trouble:
 
     def __init__(self) -> None:
         self._texts: dict[Patience, str] = {}
-        self._said_at = -math.inf
+        self._logged_at = -math.inf
         self._listeners: list[Callable[[str], None]] = []
 
     @property
@@ -175,24 +175,24 @@ class Trouble:
         minutes = max(1, round(left_s / 60))
         text = f"{error}; retrying for {minutes} min"
         self._texts[patience] = text
-        if is_new or clock.now() - self._said_at >= _SAY_S:
-            self._said_at = clock.now()
+        if is_new or clock.now() - self._logged_at >= _LOG_INTERVAL_S:
+            self._logged_at = clock.now()
             _log.warning("%s", text)
-            self._tell()
+            self._notify()
 
     def forget(self, patience: Patience) -> None:
         """Record that one poller has stopped."""
         if self._texts.pop(patience, "") and not self._texts:
-            self._tell()
+            self._notify()
 
     def clear(self, patience: Patience) -> None:
         """Record that a request succeeded."""
         if self._texts.pop(patience, "") and not self._texts:
             _log.warning("AWS responds again; continuing")
-            self._tell()
+            self._notify()
 
     @contextlib.contextmanager
-    def told_to(self, listener: Callable[[str], None]) -> Iterator[None]:
+    def notifying(self, listener: Callable[[str], None]) -> Iterator[None]:
         """Notify a listener of each message while the block runs."""
         self._listeners.append(listener)
         if self._texts:
@@ -202,7 +202,7 @@ class Trouble:
         finally:
             self._listeners.remove(listener)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener(self.text)
 
@@ -248,14 +248,14 @@ class Patience:
             watches: Jobs that could not be polled.
         """
         if isinstance(error, FarcallError):
-            told = error
+            callbacks = error
         else:
-            told = FarcallError(f"polling for the job's end failed: {error!r}")
-            told.__cause__ = error
-        if self.bear(told):
+            callbacks = FarcallError(f"polling for the job's end failed: {error!r}")
+            callbacks.__cause__ = error
+        if self.bear(callbacks):
             return
         for watch in list(watches.values()):
-            watch.give_up(_out_of_sight(told, watch.job))
+            watch.give_up(_out_of_sight(callbacks, watch.job))
 
 
 def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> FarcallError:
@@ -274,10 +274,10 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
         f"{error}; job {job.job_id} ({job.name}) continues{kept}. When the problem is fixed, "
         f"run `{again}` to wait for it{run}."
     )
-    told = UnseenError(text)
-    told.__dict__.update(error.__dict__)
-    told.__cause__ = error.__cause__
-    return told
+    callbacks = UnseenError(text)
+    callbacks.__dict__.update(error.__dict__)
+    callbacks.__cause__ = error.__cause__
+    return callbacks
 
 
 def is_unseen(error: BaseException) -> bool:

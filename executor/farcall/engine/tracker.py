@@ -53,7 +53,7 @@ class Tracker:
         self._reporter = AttemptReporter(backend, stores)
         self.trouble = Trouble()
         self._status_poller = StatusPoller(
-            backend, self._watches, self._look_soon, self._reporter, self.trouble, timing
+            backend, self._watches, self._poll_soon, self._reporter, self.trouble, timing
         )
         self._on_empty = self._forget  # bound once, and not for each of 10,000 jobs
         self._details = Batcher(
@@ -66,7 +66,7 @@ class Tracker:
         job: Submission | CommandSubmission,
         indexes: Iterable[int],
         settings: Settings,
-        tell: OnCompletion,
+        callback: OnCompletion,
         is_full: IsFull | None = None,
     ) -> None:
         """Track tasks of a job until they have finished.
@@ -75,7 +75,7 @@ class Tracker:
             job: The job. The only task of a command job has index 0.
             indexes: Indexes of the tasks.
             settings: Options of the job.
-            tell: Called once per task, on the event loop.
+            callback: Called once per task, on the event loop.
             is_full: Back-pressure, called before each poll: while it returns True, the job's
                 outcomes are not listed, because enough known outcomes are waiting to be fetched.
                 It is called at least four times a second, so a limit of 1000 allows 4000 fetches a
@@ -83,7 +83,7 @@ class Tracker:
         """
         if self._is_closed:
             for index in indexes:
-                tell(index, Ended(None, _closed()))
+                callback(index, Ended(None, _closed()))
             return
         watch = self._watches.get(job.job_id)
         if watch is None:
@@ -91,22 +91,22 @@ class Tracker:
             self._watches[job.job_id] = watch
         elif watch.full is not is_full:
             watch.full = None  # a caller without back-pressure takes every outcome
-        told = (tell,)
+        callbacks = (callback,)
         for index in indexes:
-            watch.waiting[index] = watch.waiting.get(index, ()) + told
+            watch.waiting[index] = watch.waiting.get(index, ()) + callbacks
         if watch.leaves_outcomes:
             self._outcome_poller(watch).add(watch)
         self._status_poller.poll_soon(watch)
 
-    def unwatch(self, job_id: str, tell: OnCompletion) -> None:
+    def unwatch(self, job_id: str, callback: OnCompletion) -> None:
         """Stop tracking a job for one caller; the job continues.
 
         Args:
             job_id: The job's ID.
-            tell: The callback passed to `watch`; it is not called again.
+            callback: The callback passed to `watch`; it is not called again.
         """
         if job_id in self._watches:
-            self._watches[job_id].leave(tell)
+            self._watches[job_id].leave(callback)
 
     def submission(self, job_id: str) -> Submission | None:
         """Return the submission of a tracked job; None for command jobs and unknown jobs."""
@@ -136,7 +136,7 @@ class Tracker:
         for job_id in {job_id.partition(":")[0] for job_id in job_ids}:
             watch = self._watches.get(job_id)
             if watch is not None:
-                self._look_soon(watch)
+                self._poll_soon(watch)
                 self._status_poller.poll_soon(watch)
 
     async def detail(self, job_id: str) -> JobDetail | None:
@@ -145,7 +145,7 @@ class Tracker:
         Raises:
             ServiceError: Batch refused the call.
         """
-        return await asyncio.shield(self._details.ask(job_id))
+        return await asyncio.shield(self._details.add(job_id))
 
     async def close(self) -> None:
         """Stop polling and notify current and future callers. Jobs continue."""
@@ -163,11 +163,11 @@ class Tracker:
         if place not in self._outcome_pollers:
             store = self._stores.of(where.bucket)
             self._outcome_pollers[place] = OutcomePoller(
-                store, where.root, self._status_poller.look_for, self.trouble, self._timing
+                store, where.root, self._status_poller.describe_missing, self.trouble, self._timing
             )
         return self._outcome_pollers[place]
 
-    def _look_soon(self, watch: TrackedJob) -> None:
+    def _poll_soon(self, watch: TrackedJob) -> None:
         if watch.leaves_outcomes:
             self._outcome_poller(watch).poll_soon(watch)
             return

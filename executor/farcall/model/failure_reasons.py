@@ -96,8 +96,8 @@ class About(NamedTuple):
             "reason": self.reason,
             "exit_code": exit_code,
             "attempts": self.attempts,
-            "stdout": output.told(self.stdout, self.left_out[0]),
-            "stderr": output.told(self.stderr, self.left_out[1]),
+            "stdout": output.decoded(self.stdout, self.left_out[0]),
+            "stderr": output.decoded(self.stderr, self.left_out[1]),
             "log_url": self.log_url,
         }
 
@@ -105,7 +105,7 @@ class About(NamedTuple):
         """Return a line for each attempt before the last one."""
         return [f"Attempt {n} failed with {how}" for n, how in enumerate(self.earlier, 1)]
 
-    def tell(self, sentence: str, remedy: str) -> str:
+    def message(self, sentence: str, remedy: str) -> str:
         """Return a message: the failure, the job, the remedy, and the end of its stderr."""
         text = f"{sentence}: job {self.job_id} ({self.name})"
         if self.platform_reason:
@@ -126,11 +126,11 @@ class Dwell(NamedTuple):
     """Grace periods of a blocked job.
 
     Attributes:
-        told_s: Time in seconds after which the caller is notified.
+        reported_s: Time in seconds after which the caller is notified.
         ended_s: Time in seconds after which the job is terminated; None for ``stuck_timeout_s``.
     """
 
-    told_s: float = 0.0
+    reported_s: float = 0.0
     ended_s: float | None = None
 
 
@@ -152,7 +152,7 @@ class FailureReason:
 
     def error(self, job: About) -> errors.FarcallError:
         """Return the error of a call."""
-        return self.kind(job.tell(self.sentence, self.remedy), **job.fields(self.exit_code))
+        return self.kind(job.message(self.sentence, self.remedy), **job.fields(self.exit_code))
 
 
 def _shortened(line: str) -> str:
@@ -165,7 +165,7 @@ def lost(job: About) -> errors.JobLostError:
     parent, is_child, _ = job.job_id.partition(":")
     whole = f"run `farcall describe {parent}` to see the whole array; " if is_child else ""
     return errors.JobLostError(
-        job.tell(
+        job.message(
             f"{job.platform} does not list the job, and it has no stored result",
             f"{whole}submit it again, if {_FORGETS[job.platform]}",
         ),
@@ -176,7 +176,7 @@ def lost(job: About) -> errors.JobLostError:
 def taken(job: About) -> errors.OutcomeMissingError:
     """Return the error of an outcome that existed and was deleted."""
     return errors.OutcomeMissingError(
-        job.tell(
+        job.message(
             "the stored result was deleted before it was fetched",
             "find out who deletes it; a second client that waits for the same job does so, unless "
             "keep_artifacts is set",

@@ -320,15 +320,15 @@ class JobDetail:
         """Return the activity of an unfinished job or what it waits for, and the remedy."""
         return f"the job is {self.status}", "wait"
 
-    def of_attempt(self, said: Attempt) -> JobDetail:
+    def of_attempt(self, attempt: Attempt) -> JobDetail:
         """Return the job as if it had consisted only of this failed attempt."""
         return replace(
             self,
             status=JobStatus.FAILED,
-            status_reason=said.status_reason,
-            exit_code=said.exit_code,
-            container_reason=said.container_reason,
-            log_stream=said.log_stream,
+            status_reason=attempt.status_reason,
+            exit_code=attempt.exit_code,
+            container_reason=attempt.container_reason,
+            log_stream=attempt.log_stream,
             is_cancelled=False,
             is_terminated=False,
             array_size=0,

@@ -164,7 +164,7 @@ def deleted(length: int) -> bytes:
     return f"\n[farcall: {length} bytes were deleted from the bucket]\n".encode()
 
 
-def told(data: Bytes, left_out: int) -> str:
+def decoded(data: Bytes, left_out: int) -> str:
     """Return output as UTF-8, with a note if its beginning is left out."""
     text = data.decode(errors="replace")
     return f"[farcall: {left_out} bytes before this are omitted]\n{text}" if left_out else text

@@ -31,10 +31,10 @@ class Timing:
             call rate is down to one per two seconds, so the client is not the cause.
         most_stopped: Maximum terminated jobs and arrays whose reason is remembered.
         submit_retry_s: Retry limit of SubmitJob.
-        submit_looks_s: Delays before each lookup of a job whose submission was not answered, half
+        submit_polls_s: Delays before each lookup of a job whose submission was not answered, half
             a minute in total. AWS documents no limit for the delay of lists; some seconds were
             observed.
-        withdrawn_looks_s: Delays before each lookup of a withdrawn job that may still appear, a
+        withdrawn_polls_s: Delays before each lookup of a withdrawn job that may still appear, a
             quarter of an hour in total.
         listed_within_s: Time within which a job must appear in lists if it has stored something in
             the bucket, or if it is a command job whose submission was not answered. Giving up
@@ -46,9 +46,9 @@ class Timing:
         give_up_s: Retry limit of the job tracker; gives a user time to renew credentials.
         lost_after_s: Time after which a job, or a finished array task, that Batch does not know is
             considered lost.
-        blocked_told_s: Time after which a pod that cannot be placed or started is reported; most
+        blocked_report_s: Time after which a pod that cannot be placed or started is reported; most
             clusters find space sooner.
-        idle_told_s: Time without any progress after which one warning reports that jobs are
+        idle_report_s: Time without any progress after which one warning reports that jobs are
             waiting; it is logged at the next check, up to twice that time.
         pull_dwell_s: Time after which a job is terminated whose pod cannot start for a reason that
             may pass. Kubelets retry after 10, 20, 40 and 80 s, and pods have started after that:
@@ -78,7 +78,7 @@ class Timing:
         window_tasks: Maximum number of tasks whose results are fetched ahead of the caller.
         most_unfetched: Maximum known outcomes of a map that wait in the bucket before the listing
             pauses.
-        recover_looks_s: Delays before each lookup of a run's jobs, because Batch's lists lag.
+        recover_polls_s: Delays before each lookup of a run's jobs, because Batch's lists lag.
         remembered_s: Time for which Batch knows a finished job at least:
             https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
         progress_s: Interval between two updates of a progress bar.
@@ -95,16 +95,16 @@ class Timing:
     throttled_for_s: float = 3600.0
     most_stopped: int = 20_000
     submit_retry_s: float = 60.0
-    submit_looks_s: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-    withdrawn_looks_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)
+    submit_polls_s: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    withdrawn_polls_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)
     listed_within_s: float = 300.0
     outcome_pause_s: float = 0.25
     status_pause_s: float = 1.0
     near_s: float = 0.008
     give_up_s: float = 600.0
     lost_after_s: float = 60.0
-    blocked_told_s: float = 5.0
-    idle_told_s: float = 10.0
+    blocked_report_s: float = 5.0
+    idle_report_s: float = 10.0
     pull_dwell_s: float = 180.0
     start_dwell_s: float = 10.0
     log_pause_s: float = 0.5
@@ -126,7 +126,7 @@ class Timing:
     window_bytes: int = 256 * _MIB
     window_tasks: int = 256
     most_unfetched: int = 4000
-    recover_looks_s: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+    recover_polls_s: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
     remembered_s: float = 7 * 24 * 3600.0
     progress_s: float = 0.25
 
@@ -137,12 +137,12 @@ class Timing:
         An emulator has no delays, so a temporary failure passes soon or never.
         """
         return cls(
-            submit_looks_s=(0.2, 0.5, 1.0, 2.0),
-            withdrawn_looks_s=(2.0, 4.0, 8.0, 16.0),
+            submit_polls_s=(0.2, 0.5, 1.0, 2.0),
+            withdrawn_polls_s=(2.0, 4.0, 8.0, 16.0),
             outcome_pause_s=0.1,
             status_pause_s=0.2,
             lost_after_s=10.0,
-            blocked_told_s=0.5,
+            blocked_report_s=0.5,
             pull_dwell_s=2.0,
             start_dwell_s=0.5,
             log_pause_s=0.1,
@@ -155,7 +155,7 @@ class Timing:
             delete_after_s=0.1,
             fetch_retry_s=20.0,
             fetch_again_s=0.2,
-            recover_looks_s=(0.0, 0.2, 0.5),
+            recover_polls_s=(0.0, 0.2, 0.5),
             progress_s=0.1,
         )
 

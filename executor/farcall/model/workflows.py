@@ -34,8 +34,8 @@ class Workflow(NamedTuple):
     def environment(self) -> dict[str, str]:
         """Return a job's variables; a file name can contain any character."""
         name = terminal.in_a_line(self.name)
-        said = {ENV_WORKFLOW: name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
-        return {name: value for name, value in said.items() if value}
+        variables = {ENV_WORKFLOW: name[:_MOST_CHARACTERS], ENV_DISPATCH: self.dispatch}
+        return {name: value for name, value in variables.items() if value}
 
 
 class NodeOf(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from farcall.aws import clients, endpoints, error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.findings import guarded, told
+from farcall.aws.findings import finding_of, guarded
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.config.help import origins
@@ -46,12 +46,12 @@ async def examine(time_limit_s: float = 30) -> list[Finding]:
     try:
         settings = Settings()
     except FarcallError as error:
-        return [told("options", error)]
+        return [finding_of("options", error)]
     findings = [Finding("options", OK, f"from {origins()}")]
     try:
         access = await Aws.open(settings)
     except FarcallError as error:
-        return [*findings, told("credentials", error)]
+        return [*findings, finding_of("credentials", error)]
     backend = open_backend(settings, access)
     try:
         return findings + await _examine(access, backend, settings, time_limit_s)
@@ -123,7 +123,7 @@ async def _asked(access: Aws, time_limit_s: float) -> _Identity:
         found += f"; the last response: {heard[-1]}" if heard[-1] else ""
         return _Identity([Finding(name, WARNING, found, "check the network")], False)
     except ServiceError as error:
-        finding = told(name, error)
+        finding = finding_of(name, error)
         if error_translation.is_of_credentials(error):
             return _Identity([finding], True)
         if finding.verdict == FAILED:  # only STS is known to be affected
@@ -150,7 +150,7 @@ async def _of_other_store(access: Aws) -> _Identity:
     try:
         source, _ = await access.credentials()
     except ServiceError as error:
-        return _Identity([told(name, error)], False)
+        return _Identity([finding_of(name, error)], False)
     return _Identity([Finding(name, OK, f"for the bucket, from {source}")], False)
 
 
@@ -188,7 +188,7 @@ async def _stack(access: Aws, settings: Settings) -> list[Finding]:
     try:
         state = await Stack(access, name).state()
     except ServiceError as error:
-        return [told(_CHECK, error)]
+        return [finding_of(_CHECK, error)]
     if state is None:
         found = f"stack {name} of queue {queue} does not exist in {access.region_and_origin}"
         return [Finding(_CHECK, WARNING, found, "run `farcall deploy` to create a new stack")]

@@ -50,7 +50,7 @@ async def plan(session: Session, settings: Settings, job_id: str, *, failed: boo
         FarcallError: The job cannot be retried.
         ServiceError: AWS refused a call.
     """
-    found = await retry.look(session, settings, job_id)
+    found = await retry.plan_for(session, settings, job_id)
     chosen = found.failed_alone() if failed else found
     chosen.refuse()
     return chosen
@@ -69,7 +69,7 @@ async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> lis
         FarcallError: See `farcall.engine.retry.submit`.
     """
     settings = chosen.with_options(options)
-    told = chosen.tell(settings)
+    told = chosen.summary(settings)
     done = await retry.submit(session, chosen, settings)
     of = chosen.submission.job_id
     return [
@@ -108,7 +108,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
         "retries": [],
     }
     try:
-        found = await retry.look(session, settings, job_id)
+        found = await retry.plan_for(session, settings, job_id)
         said |= {
             "function": found.function,
             "tasks": len(found.tasks),
@@ -125,7 +125,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     texts = {each.name: each.text for each in describe()}
     return {
         **said,
-        "sentence": found.tell(found.settings),
+        "sentence": found.summary(found.settings),
         "options": [
             {
                 "name": name,

@@ -132,7 +132,7 @@ class Result(NamedTuple):
             raise BaseException.with_traceback(self.error, None)
         return self.value
 
-    def tell(self, index: int, job_id: str) -> CallResult[Any]:
+    def with_place(self, index: int, job_id: str) -> CallResult[Any]:
         """Return the result as the public `CallResult`.
 
         Args:
@@ -367,7 +367,7 @@ def explain(record: dict[str, Any], job: About) -> errors.FarcallError:
     why = failure_reason(record)
     if why.kind is not errors.TaskError:
         return why.error(job)
-    text = job.tell(why.sentence, why.remedy) + f"\n{record['traceback']}"
+    text = job.message(why.sentence, why.remedy) + f"\n{record['traceback']}"
     return errors.TaskError(text, **job.fields())
 
 

@@ -38,7 +38,7 @@ RANGE_IGNORED = "RangeIgnored"
 
 _DENIED = "AccessDenied"
 """S3's error code for each denied key of a bulk deletion, with status 200."""
-_SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_CODED = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed")
 """Error codes of a request sent to, or signed for, another region."""
@@ -47,7 +47,7 @@ _MOVED = 301
 _REDIRECT = "Received redirect without LOCATION"
 """obstore's text for a permanent redirect."""
 
-_SAY_AFTER_S, _SAY_S = 10.0, 30.0
+_LOG_AFTER_S, _LOG_INTERVAL_S = 10.0, 30.0
 
 _STORING = ("PutObject", "CreateMultipartUpload", "CopyObject")
 
@@ -71,9 +71,9 @@ class Bucket:
         self.given_up_at = -math.inf
         self._access = access
         self._stores: dict[bool, S3Store] = {}
-        self._said_at = -math.inf
+        self._logged_at = -math.inf
 
-    async def ask(
+    async def send(
         self,
         operation: str,
         key: str,
@@ -104,43 +104,43 @@ class Bucket:
                 self.given_up_at = clock.now()
                 raise
             except (BaseError, OSError, botocore.exceptions.BotoCoreError) as error:
-                told = self._explain(operation, key, error)
-                if told is None:
+                failure = self._explain(operation, key, error)
+                if failure is None:
                     raise
                 spent_s = clock.now() - begun
-                error_translation.heard(str(told))
-                if await self._is_over(told, spent_s, met):
-                    raise _with_remedy(told, error, tries, spent_s) from _plain(error)
-                self._say(told, spent_s)
+                error_translation.record_error(str(failure))
+                if await self._is_over(failure, spent_s, met):
+                    raise _with_remedy(failure, error, tries, spent_s) from _plain(error)
+                self._log_retry(failure, spent_s)
             await clock.back_off(tries, _FIRST_WAIT_S)
 
-    async def _is_over(self, told: Exception, spent_s: float, met: Counter[str]) -> bool:
+    async def _is_over(self, failure: Exception, spent_s: float, met: Counter[str]) -> bool:
         """Return whether the request must not be repeated; otherwise prepare a repetition.
 
         Args:
-            told: Error of the last attempt.
+            failure: Error of the last attempt.
             spent_s: Time since the first attempt in seconds.
             met: Number of earlier errors by code.
         """
-        if not isinstance(told, ServiceError):
+        if not isinstance(failure, ServiceError):
             return True
-        met[told.code] += 1
-        if told.code in _ELSEWHERE:
-            is_over = met[told.code] > 1 or not await self._access.locate(self.name)
+        met[failure.code] += 1
+        if failure.code in _ELSEWHERE:
+            is_over = met[failure.code] > 1 or not await self._access.locate(self.name)
             self._stores.clear()  # the next request must use the bucket's region
             return is_over
-        if error_translation.is_of_credentials(told):
+        if error_translation.is_of_credentials(failure):
             self._stores.clear()  # the next request must use the current credentials
-        if error_translation.is_expired(told):
+        if error_translation.is_expired(failure):
             # They may have been renewed since, for example while this machine slept.
-            return met[told.code] > error_translation.RENEWALS
-        return not _may_pass(told) or spent_s > self._access.timing.store_retry_s
+            return met[failure.code] > error_translation.RENEWALS
+        return not _may_pass(failure) or spent_s > self._access.timing.store_retry_s
 
-    def _say(self, told: Exception, spent_s: float) -> None:
+    def _log_retry(self, failure: Exception, spent_s: float) -> None:
         """Log a repeated error now and then."""
-        if spent_s >= _SAY_AFTER_S and clock.now() - self._said_at >= _SAY_S:
-            self._said_at = clock.now()
-            _log.warning("%s; retrying for %.0f s", told, spent_s)
+        if spent_s >= _LOG_AFTER_S and clock.now() - self._logged_at >= _LOG_INTERVAL_S:
+            self._logged_at = clock.now()
+            _log.warning("%s; retrying for %.0f s", failure, spent_s)
 
     def _store(self, *, sending: bool) -> S3Store:
         if sending not in self._stores:
@@ -158,8 +158,8 @@ class Bucket:
             )
         if isinstance(error, FileNotFoundError):
             return None
-        said, found = _SAID.search(text), _STATUS.search(text)
-        code, status = said[1] if said else "", int(found[1]) if found else 0
+        coded, found = _CODED.search(text), _STATUS.search(text)
+        code, status = coded[1] if coded else "", int(found[1]) if found else 0
         if _WHOLE in text:
             return ServiceError(
                 f"{operation} of s3://{self.name}/{key} failed: the store returned the whole "
@@ -183,13 +183,13 @@ class Bucket:
 
 def reason(error: BaseException) -> str:
     """Return S3's own message if there is one; obstore shows the entire response."""
-    said = _SAID.search(str(error))
-    if said is None:
+    coded = _CODED.search(str(error))
+    if coded is None:
         return str(error).partition("\n")[0] or type(error).__name__
-    return f"{html.unescape(said[2] or said[1])} ({said[1]})"
+    return f"{html.unescape(coded[2] or coded[1])} ({coded[1]})"
 
 
-def demanded(told: ServiceError) -> str:
+def demanded(failure: ServiceError) -> str:
     """Return the remedy if the bucket's policy or its KMS key denies a request.
 
     Returns:
@@ -198,15 +198,15 @@ def demanded(told: ServiceError) -> str:
     Source:
         https://docs.aws.amazon.com/AmazonS3/latest/userguide/troubleshoot-403-errors.html
     """
-    text = str(told)
-    if told.code != _DENIED:
+    text = str(failure)
+    if failure.code != _DENIED:
         return ""
     if "kms:" in text:
         return (
             "the client and the job role need kms:GenerateDataKey and kms:Decrypt on the key that "
             "encrypts the bucket's objects"
         )
-    if told.operation in _STORING and "explicit deny in a resource-based policy" in text:
+    if failure.operation in _STORING and "explicit deny in a resource-based policy" in text:
         return (
             "the bucket's policy denies it: if the policy requires an encryption header, set "
             "s3_encryption, and if it requires a key, s3_kms_key_id"
@@ -216,25 +216,29 @@ def demanded(told: ServiceError) -> str:
 
 def _plain(error: BaseException) -> BaseException:
     """Return an error without S3's full response, which may contain the session token."""
-    if _SAID.search(str(error)) is None:
+    if _CODED.search(str(error)) is None:
         return error
     return type(error)(f"{str(error).partition('<')[0]}{reason(error)}")
 
 
-def _may_pass(told: ServiceError) -> bool:
-    if told.code in (_DENIED, *_ELSEWHERE):
+def _may_pass(failure: ServiceError) -> bool:
+    if failure.code in (_DENIED, *_ELSEWHERE):
         return False
-    return may_pass(told.code, told.status) or not told.status
+    return may_pass(failure.code, failure.status) or not failure.status
 
 
-def _with_remedy(told: Exception, error: BaseException, tries: int, spent_s: float) -> Exception:
-    if not isinstance(told, ServiceError):
-        return told
-    what_to_do = demanded(told) or error_translation.remedy(told)
-    if told.code in _ELSEWHERE:
+def _with_remedy(
+    failure: Exception, error: BaseException, tries: int, spent_s: float
+) -> Exception:
+    if not isinstance(failure, ServiceError):
+        return failure
+    what_to_do = demanded(failure) or error_translation.remedy(failure)
+    if failure.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised if credentials could not be fetched
         what_to_do = f"tried {tries} times in {spent_s:.0f} s; {error_translation.NO_CREDENTIALS}"
     if what_to_do:
-        return error_translation.like(told, f"{told}; {what_to_do}")
-    return error_translation.explain_tries(told, tries, spent_s) if _may_pass(told) else told
+        return error_translation.with_text(failure, f"{failure}; {what_to_do}")
+    return (
+        error_translation.explain_tries(failure, tries, spent_s) if _may_pass(failure) else failure
+    )

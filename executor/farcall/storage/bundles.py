@@ -142,11 +142,13 @@ class BundleReader:
             shared = await bundle.shared([data, function])
         except envelope.VersionMismatchError as error:
             remedy = "use the same farcall and Python versions as for the submission"
-            raise VersionMismatchError(about.tell(str(error), remedy), **about.fields()) from error
+            raise VersionMismatchError(
+                about.message(str(error), remedy), **about.fields()
+            ) from error
         except envelope.IntegrityError as error:
             sentence = f"{where.url} is not what was submitted ({error})"
             remedy = "find out who writes to the bucket"
-            raise IntegrityError(about.tell(sentence, remedy), **about.fields()) from error
+            raise IntegrityError(about.message(sentence, remedy), **about.fields()) from error
         # In a thread, so that a `KeyboardInterrupt` comes from the arguments' code and not from
         # Ctrl-C.
         return await asyncio.to_thread(_unpickled, (data, function), shared, bundle.fixed, about)
@@ -173,7 +175,7 @@ def _unpickled(
     except BaseException as error:  # the arguments' own code
         sentence = f"the arguments cannot be unpickled here ({failures.in_words(error)})"
         raise TaskNotPicklableError(
-            about.tell(sentence, "install here the packages that their classes need")
+            about.message(sentence, "install here the packages that their classes need")
         ) from error
     return calls
 
@@ -210,7 +212,7 @@ class Bundle:
         self._store = store
         self._where = where
         self._digest = digest
-        self._looking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._places = asyncio.Semaphore(_PARALLEL)
         self._index: Index | None = None
         self._tail: Buffer = b""
@@ -230,7 +232,7 @@ class Bundle:
             EnvelopeError: It differs from the submitted one.
             ServiceError: S3 refused.
         """
-        async with self._looking:
+        async with self._lock:
             return await self._opened()
 
     async def _opened(self) -> Index:
@@ -244,7 +246,7 @@ class Bundle:
         Returns:
             The part, which the caller must verify; its bytes, or none if they must be fetched.
         """
-        async with self._looking:
+        async with self._lock:
             index, page = await self._page(number)
             entry = index.entry(number, page.rows)
         start = entry.offset - page.start
@@ -266,7 +268,7 @@ class Bundle:
         Raises:
             EnvelopeError: The bundle differs from the submitted one.
         """
-        async with self._looking:
+        async with self._lock:
             index, page = await self._page(number)
             entry = index.entry(number, page.rows)
             if self.fixed and entry.function not in self._functions:

@@ -163,7 +163,7 @@ class Deletions:
 
     async def _delete(self, keys: Sequence[str]) -> None:
         request = partial(obstore.delete_async, paths=keys)
-        await self._requests.ask("DeleteObjects", keys[0], request)
+        await self._requests.send("DeleteObjects", keys[0], request)
 
     def _start(self) -> None:
         if self._sweeping is None or self._sweeping.done():
@@ -213,8 +213,8 @@ class Deletions:
     async def _put_receipt(self, bundle: _Bundle) -> bool:
         """Write a receipt; return whether it was stored."""
         key = bundle.submission.where.receipt_key(bundle.number)
-        submission, said = bundle.submission, bytes(bundle.delivered)
-        pieces = envelope.seal_receipt(submission.key, key, said)
+        submission, content = bundle.submission, bytes(bundle.delivered)
+        pieces = envelope.seal_receipt(submission.key, key, content)
         data = b"".join(pieces)
         mode: Literal["create", "overwrite"] = "overwrite" if bundle.is_written else "create"
         bundle.is_begun = True
@@ -226,5 +226,5 @@ class Deletions:
                 return False
             return True
 
-        bundle.is_written = await self._requests.ask("PutObject", key, put)
+        bundle.is_written = await self._requests.send("PutObject", key, put)
         return bundle.is_written

@@ -50,11 +50,11 @@ async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[
     if first[0].verdict == FAILED:
         return first
     if name.startswith("arn:") or name.endswith("-s3alias"):
-        unasked = [Finding(each, NOT_CHECKED, *_ACCESS_POINT) for each in _OF_BUCKETS]
+        unchecked = [Finding(each, NOT_CHECKED, *_ACCESS_POINT) for each in _OF_BUCKETS]
         return [
             *first,
             *await guarded("bucket access", _round_trip(access, settings), time_limit_s),
-            *unasked,
+            *unchecked,
         ]
     checks = {
         "bucket access": _round_trip(access, settings),
@@ -101,9 +101,9 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         return bytes(await (await obstore.get_async(store, key)).bytes_async())
 
     try:
-        await bucket.ask("PutObject", key, lambda s: obstore.put_async(s, key, data))
+        await bucket.send("PutObject", key, lambda s: obstore.put_async(s, key, data))
         try:
-            if await bucket.ask("GetObject", key, get) != data:
+            if await bucket.send("GetObject", key, get) != data:
                 return [
                     Finding("bucket access", FAILED, f"s3://{name}/{key} was changed by the store")
                 ]
@@ -111,7 +111,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
             if lacking:
                 return lacking
         finally:
-            await bucket.ask("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
+            await bucket.send("DeleteObject", key, lambda s: obstore.delete_async(s, [key]))
     except ServiceError as error:
         if not error_translation.is_denied(error):
             raise
@@ -136,7 +136,7 @@ async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
         return "it overwrites an object despite If-None-Match"
 
     try:
-        lacking = await bucket.ask("PutObject", key, create)
+        lacking = await bucket.send("PutObject", key, create)
     except ServiceError as error:
         if error.status != _NOT_IMPLEMENTED:
             raise
@@ -154,7 +154,7 @@ async def _ranges(bucket: Bucket, key: str, data: bytes) -> list[Finding]:
             return bytes(await reply.bytes_async())
 
         try:
-            if await bucket.ask("GetObject", key, get) == part:
+            if await bucket.send("GetObject", key, get) == part:
                 continue
             lacking = "it does not return the requested range of bytes"
         except ServiceError as error:

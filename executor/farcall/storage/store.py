@@ -124,7 +124,7 @@ class Store(Deletions):
         # returns 403 for both, so this also finds a client that could not list its outcomes.
         key = f"{contract.outcomes_prefix(root)}{_NO_KEY}"
         with contextlib.suppress(FileNotFoundError):
-            await self._requests.ask("GetObject", key, lambda s: obstore.get_async(s, key))
+            await self._requests.send("GetObject", key, lambda s: obstore.get_async(s, key))
 
     async def put(
         self,
@@ -151,7 +151,7 @@ class Store(Deletions):
         first = take(chunks) if quick else await run(take, chunks)
         size = sum(map(len, first))
         if size <= SINGLE_PUT_BYTES:
-            await self._requests.ask(
+            await self._requests.send(
                 "PutObject",
                 key,
                 lambda store: obstore.put_async(store, key, first, use_multipart=False),
@@ -169,20 +169,20 @@ class Store(Deletions):
         on_sent: Callable[[int], object] = lambda _: None,
     ) -> None:
         """Store an object in parts; an interrupted upload is aborted."""
-        ask, operations = self._ask, self._operations
-        upload = await ask("CreateMultipartUpload", key, operations.begin_upload, key)
+        send, operations = self._send, self._operations
+        upload = await send("CreateMultipartUpload", key, operations.begin_upload, key)
         size = 0
 
-        async def send(number: int, part: Part) -> tuple[str, str]:
+        async def send_part(number: int, part: Part) -> tuple[str, str]:
             nonlocal size
             size += len(part.data)
             sent = key, upload, number, part.data, part.digest
-            tag = await ask("UploadPart", key, operations.upload_part, *sent)
+            tag = await send("UploadPart", key, operations.upload_part, *sent)
             on_sent(len(part.data))
             return tag, part.digest
 
         try:
-            parts = await send_in_parts(make, send)
+            parts = await send_in_parts(make, send_part)
             await self._complete(key, upload, parts, size)
         except BaseException:
             aborting = asyncio.ensure_future(self._abort(key, upload))
@@ -197,7 +197,7 @@ class Store(Deletions):
     ) -> None:
         complete = self._operations.complete_upload
         try:
-            await self._ask("CompleteMultipartUpload", key, complete, key, upload, parts)
+            await self._send("CompleteMultipartUpload", key, complete, key, upload, parts)
         except ServiceError as error:
             # On a second attempt, this error means that the first one succeeded and its response
             # was lost, because no other client knows the upload.
@@ -208,7 +208,7 @@ class Store(Deletions):
     async def _abort(self, key: str, upload: str) -> None:
         abort = self._operations.abort_upload
         try:
-            await self._ask("AbortMultipartUpload", key, abort, key, upload)
+            await self._send("AbortMultipartUpload", key, abort, key, upload)
         except FarcallError as error:
             if getattr(error, "code", "") != NO_UPLOAD:
                 _log.warning(
@@ -217,11 +217,11 @@ class Store(Deletions):
                     error,
                 )
 
-    async def _ask(
+    async def _send(
         self, operation: str, key: str, request: Callable[..., Awaitable[T]], *args: Any
     ) -> T:
-        """Make a request without obstore; see `Bucket.ask`."""
-        return await self._requests.ask(operation, key, lambda _: request(*args))
+        """Make a request without obstore; see `Bucket.send`."""
+        return await self._requests.send(operation, key, lambda _: request(*args))
 
     async def get(self, key: str, size: int | None = None) -> bytearray | None:
         """Return an object, or None if it does not exist.
@@ -281,7 +281,7 @@ class Store(Deletions):
             return data, at
 
         try:
-            return await self._requests.ask("GetObject", key, fetch)
+            return await self._requests.send("GetObject", key, fetch)
         except FileNotFoundError:
             return None
 
@@ -375,7 +375,7 @@ class Store(Deletions):
             return memoryview(await reply.bytes_async())
 
         try:
-            return await self._requests.ask("GetObject", key, fetch)
+            return await self._requests.send("GetObject", key, fetch)
         except FileNotFoundError:
             return None
         except ServiceError as error:
@@ -388,7 +388,7 @@ class Store(Deletions):
     async def head(self, key: str) -> Stored | None:
         """Return an object's size, time and digest; None if it does not exist."""
         try:
-            return await self._ask("HeadObject", key, self._operations.head, key)
+            return await self._send("HeadObject", key, self._operations.head, key)
         except FileNotFoundError:
             return None
 
@@ -457,8 +457,8 @@ class Store(Deletions):
                 return
 
     async def _page(self, prefix: str, **how: str) -> Page:
-        look = functools.partial(self._operations.page, prefix, **how)
-        return await self._ask("ListObjectsV2", prefix, look)
+        list_page = functools.partial(self._operations.page, prefix, **how)
+        return await self._send("ListObjectsV2", prefix, list_page)
 
     async def copy(self, key: str, to: str) -> None:
         """Copy an object to another key.
@@ -474,7 +474,7 @@ class Store(Deletions):
         """
         try:
             try:
-                await self._requests.ask(
+                await self._requests.send(
                     "CopyObject", key, lambda s: obstore.copy_async(s, key, to)
                 )
             except ServiceError as error:

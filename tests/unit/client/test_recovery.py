@@ -65,7 +65,7 @@ class Account:
         self._bucket = store_in_memory()
         self.backend = Backend()
         self.stores = SimpleNamespace(of=lambda _: self._bucket)
-        self.timing = Timing(recover_looks_s=(0.0, 0.0), **timing)
+        self.timing = Timing(recover_polls_s=(0.0, 0.0), **timing)
 
     def store(self, bucket="bucket"):
         return self._bucket

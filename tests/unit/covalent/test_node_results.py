@@ -115,7 +115,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize("kind", VERDICTS)
 def test_every_error_reaches_each_node(kind):
-    text = JOB.tell("this is what happened", "do that")
+    text = JOB.message("this is what happened", "do that")
     for end in node_results.ends(Result(error=kind(text)), [3, 5], OUTPUT, ERRORS):
         assert f"{kind.__name__}: {text}" == end.error
         assert (kind is errors.JobCancelledError) is end.cancelled

@@ -275,6 +275,6 @@ def test_line_is_printable_and_short():
 
 def test_error_lists_earlier_attempts():
     job = About("j", "n", attempts=3, earlier=("ValueError: a", "HostLostError: b"))
-    text = job.tell("the task ran out of memory", "raise memory")
+    text = job.message("the task ran out of memory", "raise memory")
     assert "Attempt 1 failed with ValueError: a\n" in f"{text}\n"
     assert "Attempt 2 failed with HostLostError: b\n" in f"{text}\n"

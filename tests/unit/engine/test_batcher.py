@@ -37,38 +37,38 @@ def service():
 async def test_concurrent_requests_share_a_batch(service):
     batcher = Batcher(service.answer, wait_s=0.095)
 
-    async def ask(number):
+    async def add(number):
         await asyncio.sleep(number / 100)
-        return await batcher.ask(number)
+        return await batcher.add(number)
 
-    assert await asyncio.gather(*map(ask, range(20))) == list(range(0, 40, 2))
+    assert await asyncio.gather(*map(add, range(20))) == list(range(0, 40, 2))
     assert [len(batch) for batch in service.batches] == [10, 10]
 
 
 async def test_batches_have_maximum_and_run_sequentially(service):
     batcher = Batcher(service.answer, 4)
-    assert await asyncio.gather(*map(batcher.ask, range(10))) == list(range(0, 20, 2))
+    assert await asyncio.gather(*map(batcher.add, range(10))) == list(range(0, 20, 2))
     assert service.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert await batcher.ask(0) == 0
+    assert await batcher.add(0) == 0
     assert len(service.batches) == 4
 
 
 async def test_equal_keys_share_an_answer(service):
     batcher = Batcher(service.answer)
-    assert await asyncio.gather(*(asyncio.shield(batcher.ask(3)) for _ in range(5))) == [6] * 5
+    assert await asyncio.gather(*(asyncio.shield(batcher.add(3)) for _ in range(5))) == [6] * 5
     assert service.batches == [[3]]
 
 
 async def test_error_reaches_only_affected_callers(service):
     batcher = Batcher(service.answer, 2)
     numbers = (1, -1, 99, 2, 3)
-    found = await asyncio.gather(*map(batcher.ask, numbers), return_exceptions=True)
+    found = await asyncio.gather(*map(batcher.add, numbers), return_exceptions=True)
     assert [type(each) for each in found] == [int, ValueError, LookupError, LookupError, int]
 
 
 async def test_cancelled_request_is_not_sent(service):
     batcher = Batcher(service.answer)
-    first, second, third = map(batcher.ask, range(3))
+    first, second, third = map(batcher.add, range(3))
     second.cancel()
     assert await asyncio.gather(first, third) == [0, 4]
     assert service.batches == [[0, 2]]
@@ -76,6 +76,6 @@ async def test_cancelled_request_is_not_sent(service):
 
 async def test_request_after_cancelled_one_is_sent(service):
     batcher = Batcher(service.answer)
-    batcher.ask(3).cancel()
-    assert await batcher.ask(3) == 6
+    batcher.add(3).cancel()
+    assert await batcher.add(3) == 6
     assert service.batches == [[3]]

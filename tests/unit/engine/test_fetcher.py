@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.fetcher import Fetcher, Output, _bytes_beside
+from farcall.engine.fetcher import Fetcher, Output, _bytes_outside
 from farcall.engine.packer import WorkerThreads
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
@@ -51,4 +51,4 @@ async def test_stored_chunks_are_counted_whole():
     counted = Counted(store)
     await what.end(counted)
     meta = {"status": "killed", **what.said}
-    assert _bytes_beside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size
+    assert _bytes_outside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size

@@ -43,7 +43,7 @@ async def world(clock, timing):
 
 
 async def test_search_ends_with_first_job(world):
-    looking = asyncio.ensure_future(world.in_flight.look(NAME, QUEUE, LOST))
+    looking = asyncio.ensure_future(world.in_flight.find_jobs(NAME, QUEUE, LOST))
     await asyncio.sleep(1)
     world.there.append("j")
     assert await looking == ["j"]
@@ -51,8 +51,8 @@ async def test_search_ends_with_first_job(world):
 
 async def test_search_without_result_takes_configured_time(world, clock):
     begun = clock.now()
-    assert await world.in_flight.look(NAME, QUEUE, LOST) == []
-    assert clock.now() - begun == pytest.approx(sum(Timing().submit_looks_s), abs=1)
+    assert await world.in_flight.find_jobs(NAME, QUEUE, LOST) == []
+    assert clock.now() - begun == pytest.approx(sum(Timing().submit_polls_s), abs=1)
     assert await world.in_flight.await_listed(NAME, QUEUE) == []
     assert clock.now() - begun >= Timing().listed_within_s
 
@@ -80,13 +80,13 @@ async def test_failed_search_is_repeated(world):
     replies = iter([refusal("AccessDeniedException", 403), None])
     listing = world.client.list_jobs
 
-    async def look(**wanted):
+    async def find_jobs(**wanted):
         reply = next(replies, None)
         if reply is not None:
             raise reply
         return await listing(**wanted)
 
-    world.client.list_jobs = look
+    world.client.list_jobs = find_jobs
     world.there.append("late")
     world.in_flight.follow(NAME, QUEUE, "late", waits_s=[1, 1])
     await asyncio.sleep(10)
@@ -103,11 +103,11 @@ async def test_network_outage_does_not_end_search(world, clock):
     back = clock.now() + 100
     listing = world.client.list_jobs
 
-    async def look(**wanted):
+    async def find_jobs(**wanted):
         if clock.now() < back:
             raise not_sent()
         return await listing(**wanted)
 
-    world.client.list_jobs = look
+    world.client.list_jobs = find_jobs
     world.there.append("j")
-    assert await world.in_flight.look(NAME, QUEUE, LOST) == ["j"]
+    assert await world.in_flight.find_jobs(NAME, QUEUE, LOST) == ["j"]

@@ -16,7 +16,7 @@ NAME = "hello-0123456789abcdef"
 ACCEPTED = {"jobId": "job-1"}
 SETTINGS = Settings(queue="queue", vcpu=1)
 JOB = JobSpec(NAME, 1, {}, SETTINGS, (Nodes(1, "alpine", ["true"]),))
-LOOKS = len(Timing().submit_looks_s)
+LOOKS = len(Timing().submit_polls_s)
 THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 
 
@@ -215,7 +215,7 @@ async def test_late_cancelled_job_is_terminated(made, clock):
     world = made(submit_job=[no_answer()])
     begun = clock.now()
     assert (await cancelled(world, after_s=1)).cancelled()
-    assert clock.now() - begun < sum(Timing().submit_looks_s) + 10
+    assert clock.now() - begun < sum(Timing().submit_polls_s) + 10
     await asyncio.sleep(60)
     world.there.append("job-7")
     await asyncio.sleep(3600)

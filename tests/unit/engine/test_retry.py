@@ -20,7 +20,7 @@ from farcall import (
 )
 from farcall.engine import retry
 from farcall.engine.packer import FunctionCall
-from farcall.engine.retry import Note, Retry, look, retries_of, submit
+from farcall.engine.retry import Note, Retry, plan_for, retries_of, submit
 from farcall.engine.run import TaskRun
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
@@ -87,11 +87,11 @@ def swept(executor, session, work):
 async def ended(session, job_id):
     """Wait until the backend, too, reports that a job has ended."""
 
-    async def look():
+    async def plan_for():
         detail = await session.describe(job_id)
         return detail if detail.status.is_final else None
 
-    return await until_async(look)
+    return await until_async(plan_for)
 
 
 async def values(executor, retried):
@@ -102,10 +102,10 @@ async def values(executor, retried):
 
 async def test_failed_tasks_run_with_new_options(executor, session, work, swept):
     job_id = await swept(by=100)
-    plan = await look(session, executor.settings, job_id)
+    plan = await plan_for(session, executor.settings, job_id)
     settings = plan.with_options({"memory": 2})
-    assert plan.tell(settings) == "3 of 8 tasks of work: memory 1 -> 2"
-    assert plan.tell(plan.with_options({"queue": "big"})).count("queue") == 1
+    assert plan.summary(settings) == "3 of 8 tasks of work: memory 1 -> 2"
+    assert plan.summary(plan.with_options({"queue": "big"})).count("queue") == 1
     assert (plan.unfinished, plan.ended) == (0, 0)
     work.fix()
 
@@ -124,8 +124,8 @@ async def test_failed_tasks_run_with_new_options(executor, session, work, swept)
 async def test_failed_chunk_runs_again_whole(executor, session, work, swept):
     """Only chunk (9, 9, 9) has no failing call."""
     job_id = await swept(3, inputs=[0, 1, 2, 3, 4, 5, 9, 9, 9, 7])
-    plan = await look(session, executor.settings, job_id)
-    plan_text = plan.tell(plan.settings)
+    plan = await plan_for(session, executor.settings, job_id)
+    plan_text = plan.summary(plan.settings)
     assert plan_text == "3 of 4 tasks of work, with vcpu 1 and memory 1 as before"
     (first,) = await submit(session, plan, plan.settings)
     jobs = [executor.attach(first.submission.id_of(n)) for n in range(3)]
@@ -143,13 +143,13 @@ async def test_failed_chunk_runs_again_whole(executor, session, work, swept):
 
 async def test_only_newest_retry_can_repeat(executor, session, work, swept):
     job_id = await swept()
-    plan = await look(session, executor.settings, job_id)
+    plan = await plan_for(session, executor.settings, job_id)
     (first,) = await submit(session, plan, plan.settings)
     assert [each.args for (each,) in await values(executor, first)] == [(1,), (4,), (7,)]
     await ended(session, first.submission.job_id)
     work.fix()
 
-    again = await look(session, executor.settings, first.submission.job_id)
+    again = await plan_for(session, executor.settings, first.submission.job_id)
     assert (len(again.tasks), again.total) == (3, 3)
     (second,) = await submit(session, again, again.settings)
 
@@ -158,11 +158,11 @@ async def test_only_newest_retry_can_repeat(executor, session, work, swept):
     detail = await session.describe(second.submission.job_id)
     assert detail.environment["FARCALL_RETRY_OF"] == first.submission.job_id
     for old, new in ((plan, first), (again, second)):
-        done = await look(session, executor.settings, old.submission.job_id)
+        done = await plan_for(session, executor.settings, old.submission.job_id)
         assert [each.job_id for each in done.retries] == [new.submission.job_id]
         with pytest.raises(NothingToRetryError, match=new.submission.job_id):
             await submit(session, done, done.settings)
-    done = await look(session, executor.settings, second.submission.job_id)
+    done = await plan_for(session, executor.settings, second.submission.job_id)
     with pytest.raises(NothingToRetryError, match="none of its tasks has failed"):
         await submit(session, done, done.settings)
     assert work.ran() == Counter({**dict.fromkeys(range(8), 1), 1: 3, 4: 3, 7: 3})
@@ -170,23 +170,23 @@ async def test_only_newest_retry_can_repeat(executor, session, work, swept):
 
 async def test_withdrawn_retry_does_not_count(executor, session, swept):
     """Its client gave up the submission, deleted the bundle, and stored no job ID."""
-    plan = await look(session, executor.settings, await swept())
+    plan = await plan_for(session, executor.settings, await swept())
     (retried,) = await submit(session, plan, plan.settings)
     await ended(session, retried.submission.job_id)
     where = retried.submission.where
     store = session.stores.of(where.bucket)
     await retry.write(store, plan.submission, Note(where, plan.settings.queue, retried.origin))
-    again = await look(session, executor.settings, plan.submission.job_id)
+    again = await plan_for(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, [each.origin for each in again.retries]) == ([], [(1, 4, 7)])
     await store.delete([where.bundle_key])
-    again = await look(session, executor.settings, plan.submission.job_id)
+    again = await plan_for(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, again.retries) == (plan.tasks, [])
 
 
 async def test_concurrent_retries_run_tasks_once(executor, session, work, swept):
     """Both were planned before either was submitted."""
     job_id = await swept()
-    plans = [await look(session, executor.settings, job_id) for _ in range(2)]
+    plans = [await plan_for(session, executor.settings, job_id) for _ in range(2)]
     work.fix()
     (retried,) = await submit(session, plans[0], plans[0].settings)
     with pytest.raises(NothingToRetryError, match="is being retried by another client"):
@@ -197,11 +197,11 @@ async def test_concurrent_retries_run_tasks_once(executor, session, work, swept)
 
 async def test_retry_waits_for_unsubmitted_note(executor, session, swept):
     """The other client has stored its note, but has not submitted its job yet."""
-    first = await look(session, executor.settings, await swept())
+    first = await plan_for(session, executor.settings, await swept())
     where = first.submission.where._replace(bundle="work-other")
     store = session.stores.of(where.bucket)
     await retry.write(store, first.submission, Note(where, first.settings.queue, (4,)))
-    plan = await look(session, executor.settings, first.submission.job_id)
+    plan = await plan_for(session, executor.settings, first.submission.job_id)
     assert plan.tasks == first.tasks
     with pytest.raises(NothingToRetryError, match="another client"):
         await submit(session, plan, plan.settings)
@@ -215,28 +215,28 @@ async def test_retry_waits_for_unsubmitted_note(executor, session, swept):
 async def test_one_array_task_is_retried_alone(executor, session, work, swept):
     job_id = await swept()
     work.fix()
-    plan = await look(session, executor.settings, f"{job_id}:4")
-    assert plan.tell(plan.settings).startswith("1 of 1 task of work")
+    plan = await plan_for(session, executor.settings, f"{job_id}:4")
+    assert plan.summary(plan.settings).startswith("1 of 1 task of work")
     (retried,) = await submit(session, plan, plan.settings)
     assert await values(executor, retried) == [[40]]
     detail = await session.describe(retried.submission.job_id)
     assert (detail.array_size, detail.environment["FARCALL_RETRY_OF"]) == (0, f"{job_id}:4")
     await ended(session, retried.submission.job_id)
-    plan = await look(session, executor.settings, job_id)
+    plan = await plan_for(session, executor.settings, job_id)
     assert [task.number for task in plan.tasks] == [1, 7]
     with pytest.raises(UnknownError, match="it has 8 tasks, 0 to 7"):
-        await look(session, executor.settings, f"{job_id}:8")
+        await plan_for(session, executor.settings, f"{job_id}:8")
 
 
 async def test_unfinished_job_cannot_be_retried(executor, session):
     job = await executor.submit(time.sleep, 600)  # sleeps until the test cancels it
-    plan = await look(session, executor.settings, job.id)
+    plan = await plan_for(session, executor.settings, job.id)
     assert (plan.tasks, plan.unfinished) == ([], 1)
     with pytest.raises(NothingToRetryError, match="can be retried yet: 1 unfinished task"):
         plan.refuse()
     await session.terminations.end([job.id], "enough")
     await ended(session, job.id)
-    plan = await look(session, executor.settings, job.id)
+    plan = await plan_for(session, executor.settings, job.id)
     assert [task.was_ended for task in plan.tasks] == [True]
     assert plan.failed_alone().tasks == []
 
@@ -252,14 +252,14 @@ async def test_cancelled_tasks_can_be_excluded(executor, session):
         await sweep
     await ended(session, sweep.job_ids[0])
 
-    plan = await look(session, executor.settings, sweep.job_ids[0])
+    plan = await plan_for(session, executor.settings, sweep.job_ids[0])
 
     assert (len(plan.tasks), plan.ended, len(plan.failed_alone().tasks)) == (3, 2, 1)
-    assert plan.tell(plan.settings).endswith("; 2 of them did not fail, but were cancelled")
+    assert plan.summary(plan.settings).endswith("; 2 of them did not fail, but were cancelled")
 
 
 async def test_missing_or_changed_bundle_is_rejected(executor, session, swept):
-    plan = await look(session, executor.settings, await swept())
+    plan = await plan_for(session, executor.settings, await swept())
     where = plan.submission.where
     store = session.stores.of(where.bucket)
     whole = bytearray(await store.get(where.bundle_key))
@@ -270,7 +270,7 @@ async def test_missing_or_changed_bundle_is_rejected(executor, session, swept):
     assert await retries_of(session, plan.submission) == []
     await store.delete([where.bundle_key])
     with pytest.raises(NothingToRetryError, match="no longer exists"):
-        await look(session, executor.settings, plan.submission.job_id)
+        await plan_for(session, executor.settings, plan.submission.job_id)
 
 
 async def test_large_arguments_are_copied_and_checked(executor, session, monkeypatch):
@@ -279,7 +279,7 @@ async def test_large_arguments_are_copied_and_checked(executor, session, monkeyp
     job = await executor.submit(lambda data: 1 / (len(data) - 100_000), bytes(100_000))
     assert isinstance(await job.exception(), ZeroDivisionError)
     await ended(session, job.id)
-    plan = await look(session, executor.settings, job.id)
+    plan = await plan_for(session, executor.settings, job.id)
     (retried,) = await submit(session, plan, plan.settings)
     ((error,),) = await values(executor, retried)
     assert isinstance(error, ZeroDivisionError)
@@ -289,7 +289,7 @@ async def test_large_arguments_are_copied_and_checked(executor, session, monkeyp
     whole[50_000] ^= 1
     await store.put(where.bundle_key, [whole])
     await ended(session, retried.submission.job_id)
-    again = await look(session, executor.settings, retried.submission.job_id)
+    again = await plan_for(session, executor.settings, retried.submission.job_id)
     with pytest.raises(IntegrityError, match="differs from what was submitted"):
         await submit(session, again, again.settings)
 
@@ -299,13 +299,13 @@ async def test_retry_uses_original_shared_values(executor, session):
     job = await executor.submit(lambda data: 1 / (len(data) - 2**20), big)
     assert isinstance(await job.exception(), ZeroDivisionError)
     await ended(session, job.id)
-    plan = await look(session, executor.settings, job.id)
+    plan = await plan_for(session, executor.settings, job.id)
     (named,) = plan.facts["shared"].items()
     (retried,) = await submit(session, plan, plan.settings)
     ((error,),) = await values(executor, retried)
     assert isinstance(error, ZeroDivisionError)
     await ended(session, retried.submission.job_id)
-    again = await look(session, executor.settings, retried.submission.job_id)
+    again = await plan_for(session, executor.settings, retried.submission.job_id)
     assert again.facts["shared"] == dict([named])
     store = session.stores.of(plan.submission.where.bucket)
     await store.delete([plan.submission.where.shared_key(named[0], named[1][0])])
@@ -314,8 +314,8 @@ async def test_retry_uses_original_shared_values(executor, session):
 
 
 async def test_foreign_note_is_ignored(executor, session, swept):
-    plan = await look(session, executor.settings, await swept())
-    other = await look(session, executor.settings, await swept())
+    plan = await plan_for(session, executor.settings, await swept())
+    other = await plan_for(session, executor.settings, await swept())
     store = session.stores.of(plan.submission.where.bucket)
     (retried,) = await submit(session, other, other.settings)
     name = retried.submission.where.bundle
@@ -327,13 +327,13 @@ async def test_foreign_note_is_ignored(executor, session, swept):
         retried.submission.where, "queue", (1, 4, 7), job_id=retried.submission.job_id
     )
     await retry.write(store, plan.submission, note)
-    again = await look(session, executor.settings, plan.submission.job_id)
+    again = await plan_for(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, again.unfinished) == (plan.tasks, 0)
     assert await retries_of(session, plan.submission) == []
 
 
 async def test_options_of_definition_are_rejected(executor, session, swept):
-    plan = await look(session, executor.settings, await swept())
+    plan = await plan_for(session, executor.settings, await swept())
     for name in ("image", "nodes", "no_such"):
         with pytest.raises(SettingsError, match=f"{name} cannot be changed for a retry"):
             plan.with_options({name: 1})
@@ -347,11 +347,11 @@ async def test_job_without_calls_is_rejected(executor, session):
     electron = await TaskRun.submit(call, executor.settings, workflow=workflow)
     await ended(session, electron.id)
     with pytest.raises(FarcallError, match=r"ct\.redispatch\('dispatch'"):
-        await look(session, executor.settings, electron.id)
+        await plan_for(session, executor.settings, electron.id)
     with pytest.raises(FarcallError, match="is one node of job"):
-        await look(session, executor.settings, f"{electron.id}#1")
+        await plan_for(session, executor.settings, f"{electron.id}#1")
     with pytest.raises(JobLostError):
-        await look(session, executor.settings, UNKNOWN_ID)
+        await plan_for(session, executor.settings, UNKNOWN_ID)
 
 
 async def test_success_lost_with_host_stays_delivered(executor, session, monkeypatch):
@@ -369,7 +369,7 @@ async def test_success_lost_with_host_stays_delivered(executor, session, monkeyp
         }
 
     monkeypatch.setattr(session.backend, "describe", lost)
-    plan = await look(session, executor.settings, job.id)
+    plan = await plan_for(session, executor.settings, job.id)
     assert plan.tasks == []
 
 
@@ -386,7 +386,7 @@ async def test_delivered_calls_survive_host_loss(executor, session, swept, monke
     monkeypatch.setattr(retry, "_children", failed)
 
     async def numbers():
-        plan = await look(session, executor.settings, job_id)
+        plan = await plan_for(session, executor.settings, job_id)
         return [task.number for task in plan.tasks]
 
     await until_async(lambda: _is(numbers, [1, 4, 7]))  # wait until the receipts are written
@@ -397,7 +397,7 @@ async def _is(ask, wanted):
 
 
 async def test_concurrent_copies_are_all_submitted(executor, session, swept):
-    plan = await look(session, executor.settings, await swept(inputs=[1] * 8))
+    plan = await plan_for(session, executor.settings, await swept(inputs=[1] * 8))
     plans = [replace(plan, tasks=[task]) for task in plan.tasks]
     done = await asyncio.gather(*(submit(session, each, plan.settings) for each in plans))
     assert len({retried.submission.job_id for (retried,) in done}) == 8

@@ -34,7 +34,7 @@ THROTTLED = refusal("TooManyRequestsException", 429, "Too Many Requests")
 FUNCTION = pack_function(abs)
 (ARGUMENTS,) = pack_calls([[((1,), {})]])
 SETTINGS = Settings(s3_bucket_name="bucket", queue="queue", image="image")
-LOOKS = len(Timing().submit_looks_s)
+LOOKS = len(Timing().submit_polls_s)
 
 
 def listed(name):
@@ -322,7 +322,7 @@ async def test_search_for_withdrawn_job_ends(made):
     assert len(world.client.asked("list_jobs")) == asked
 
 
-@pytest.mark.timing(withdrawn_looks_s=())  # time passes during requests to the store
+@pytest.mark.timing(withdrawn_polls_s=())  # time passes during requests to the store
 async def test_retries_end_after_minute_without_payload(made, clock):
     begun = clock.now()
     world = made(submit_job=lambda **_: no_answer(), list_jobs=lambda **_: NOTHING)

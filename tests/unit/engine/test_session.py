@@ -55,7 +55,7 @@ async def test_close_yields_to_cancelled_requests(session, slept, monkeypatch):
     monkeypatch.setattr(module, "_LAST_REPORT_S", PATIENCE_S)
     hanging = asyncio.Event()
     asking = asyncio.ensure_future(
-        session.stores.of("bucket")._requests.ask("GetObject", "key", lambda _: hanging.wait())
+        session.stores.of("bucket")._requests.send("GetObject", "key", lambda _: hanging.wait())
     )
     await asyncio.sleep(0)
     asking.cancel()

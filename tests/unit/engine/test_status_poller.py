@@ -266,7 +266,7 @@ async def test_idle_queue_is_reported_once(world, caplog):
     world.jobs.set("array", "PENDING", summary={"RUNNABLE": 2})
     world.watch("waits")
     world.watch("array", 2)
-    await asyncio.sleep(TIMING.idle_told_s * 0.9)
+    await asyncio.sleep(TIMING.idle_report_s * 0.9)
     assert caplog.records == []
     await asyncio.sleep(300)
     (record,) = caplog.records
@@ -279,7 +279,7 @@ async def test_finished_task_counts_as_progress(world, caplog):
     world.jobs.set("array", "PENDING", summary={"RUNNABLE": 9})
     world.watch("array", 9)
     for index in range(8):
-        await asyncio.sleep(TIMING.idle_told_s * 0.9)
+        await asyncio.sleep(TIMING.idle_report_s * 0.9)
         world.store("array", index)
     assert caplog.records == []
 
@@ -381,7 +381,7 @@ async def test_late_image_pull_is_tolerated(world, cluster, caplog):
 async def test_brief_block_is_not_reported(world, cluster, caplog):
     cluster.document, cluster.pods = job(active=1), (unscheduled("0/3 nodes are available"),)
     world.watch(NAME)
-    await asyncio.sleep(TIMING.blocked_told_s * 0.6)
+    await asyncio.sleep(TIMING.blocked_report_s * 0.6)
     cluster.pods = (pod("Running", running=True),)
     await asyncio.sleep(60)
     assert caplog.records == []

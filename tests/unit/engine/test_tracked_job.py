@@ -88,7 +88,7 @@ def test_end_is_never_reverted(make):
     assert watch.take(detail(JobStatus.FAILED))
     assert not watch.take(detail(JobStatus.RUNNING))
     assert watch.detail.status is JobStatus.FAILED
-    assert watch.ask_at == math.inf
+    assert watch.poll_at == math.inf
 
 
 def test_environment_is_not_retained(make):
@@ -152,7 +152,7 @@ def test_permanent_failure_is_not_tolerated(error):
 def test_trouble_is_logged_each_minute(now, caplog):
     trouble, texts = Trouble(), []
     patience = Patience(trouble, TIMING)
-    with trouble.told_to(texts.append):
+    with trouble.notifying(texts.append):
         for _ in range(13):
             patience.bear(THROTTLED)
             now[0] += 10
@@ -168,7 +168,7 @@ def test_trouble_ends_when_all_recover(now, caplog):
     one, other = Patience(trouble, TIMING), Patience(trouble, TIMING)
     one.bear(THROTTLED)
     other.bear(ServiceError("DescribeJobs was refused", code="Throttled", status=429))
-    with trouble.told_to(texts.append):
+    with trouble.notifying(texts.append):
         one.renew()
         assert "DescribeJobs" in trouble.text
         other.end()

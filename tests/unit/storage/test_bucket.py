@@ -44,7 +44,7 @@ class World:
                 raise answer
             return answer
 
-        return await self.bucket.ask(operation, "k", request, **options)
+        return await self.bucket.send(operation, "k", request, **options)
 
 
 async def test_unrepeated_obstore_errors_are_retried(clock):

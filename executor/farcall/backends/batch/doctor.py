@@ -13,7 +13,7 @@ from typing import Any
 from farcall.aws import clients
 from farcall.aws.clients import Aws
 from farcall.aws.endpoints import DOMAINS
-from farcall.aws.findings import told
+from farcall.aws.findings import finding_of
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import resource_requirements, runs_on_fargate
@@ -87,7 +87,7 @@ async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
             access.batch, "describe_compute_environments", computeEnvironments=names
         )
     except ServiceError as error:
-        return [first, told(name, error)]
+        return [first, finding_of(name, error)]
     all_of = [_environment(e, settings) for e in reply.get("computeEnvironments", [])]
     if any(finding.verdict == OK for finding in all_of):  # jobs can be placed
         all_of = [

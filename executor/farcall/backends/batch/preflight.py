@@ -242,7 +242,7 @@ async def _find_role(access: Aws, settings: Settings, option: str) -> str:
             if not (answers or access.has_console):  # only AWS's STS may be unreachable
                 raise
             text = f"{failure}; set {option} to the role's ARN to avoid the lookup"
-            raise error_translation.like(failure, text) from error
+            raise error_translation.with_text(failure, text) from error
         return role_arn(access.region, account, name)
 
 

@@ -47,7 +47,7 @@ https://github.com/kubernetes/kubernetes/pull/105520
 _AT_ONCE = 40
 _FIRST_WAIT_S = 0.2
 _LONGEST_PAUSE_S = 60.0
-_SAY_S = 15.0
+_LOG_INTERVAL_S = 15.0
 _SILENT_S = 120.0
 """Time in seconds after which a silent watch counts as disconnected.
 
@@ -419,7 +419,7 @@ class _Tries:
         self._patience_s = patience_s
         self._since: float | None = None
         self._throttled_since: float | None = None
-        self._said_at = 0.0
+        self._logged_at = 0.0
         self._count = 0
 
     async def wait_after(self, error: KubeError, lapse_s: float = 0) -> None:
@@ -442,8 +442,8 @@ class _Tries:
         may_pass = error.may_pass or spent_s < min(lapse_s, self._patience_s)
         if not may_pass or (self._count > 1 and spent_s >= self._patience_s):
             raise self._last(error, spent_s)
-        if spent_s - self._said_at >= _SAY_S:
-            self._said_at = spent_s
+        if spent_s - self._logged_at >= _LOG_INTERVAL_S:
+            self._logged_at = spent_s
             _log.warning("%s; retrying (%.0f s so far)", error, spent_s)
         await clock.back_off(self._count, error.retry_after_s or _FIRST_WAIT_S)
 

@@ -294,9 +294,9 @@ class KubernetesDetail(JobDetail):
         """Return the grace periods before a blocked job is reported and terminated."""
         row = failure_reasons.row_of(self)
         if row is None or row.heals is Heals.OFTEN:
-            return Dwell(timing.blocked_told_s, None)
+            return Dwell(timing.blocked_report_s, None)
         if row.heals is Heals.SOMETIMES:
-            return Dwell(timing.blocked_told_s, timing.pull_dwell_s)
+            return Dwell(timing.blocked_report_s, timing.pull_dwell_s)
         return Dwell(0.0, timing.start_dwell_s)
 
     def failure_reason(self) -> FailureReason:

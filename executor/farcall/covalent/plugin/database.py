@@ -260,7 +260,7 @@ async def record_job(dispatch_id: str, node: int, executor: str, job_id: str) ->
     if loop not in _writers:
         _writers[loop] = Batcher(_store)
     try:
-        await asyncio.shield(_writers[loop].ask(_Handle(dispatch_id, node, job_id, executor)))
+        await asyncio.shield(_writers[loop].add(_Handle(dispatch_id, node, job_id, executor)))
     except Exception as error:  # Covalent's database may be locked, or its disk full
         _log.warning("cannot record job %s in Covalent: %r", job_id, error)
 

@@ -578,8 +578,8 @@ def test_grace_period_depends_on_problem(each):
     timing = Timing()
     told_s, ended_s = each.detail.dwell(timing)
     expected = {
-        Heals.OFTEN: (timing.blocked_told_s, None),
-        Heals.SOMETIMES: (timing.blocked_told_s, timing.pull_dwell_s),
+        Heals.OFTEN: (timing.blocked_report_s, None),
+        Heals.SOMETIMES: (timing.blocked_report_s, timing.pull_dwell_s),
         Heals.NEVER: (0, timing.start_dwell_s),
     }
     assert (told_s, ended_s) == expected[each.heals]
