@@ -12,7 +12,7 @@ import click
 from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import confirm, opened, print_json
 from farcall.cli.options import chosen_user, owner, queue_names
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.settings import Settings
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.model.errors import FarcallError, UnknownError
@@ -90,7 +90,7 @@ def cancel_jobs(
     if whole:
         entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
         if not (yes or dry_run) and (idle or cancel.unfinished(entries)):
-            _ask(entries, idle)
+            _prompt(entries, idle)
         found = asyncio.run(_cancel_all(entries, reason, server, dry_run=dry_run))
     else:
         found = asyncio.run(_cancel(queues, job_ids, whose, reason, server, dry_run=dry_run))
@@ -100,7 +100,7 @@ def cancel_jobs(
         for one in found:
             # Only farcall's own text has several lines: the jobs that match a name.
             text = one.text if one.outcome == "unknown" else in_a_line(one.text)
-            say(text, err=_CODES[one.outcome] != 0)
+            echo(text, err=_CODES[one.outcome] != 0)
     sys.exit(max((_CODES[one.outcome] for one in found), default=0))
 
 
@@ -111,7 +111,7 @@ def _server(address: str | None) -> CovalentCompanion | None:
     except FarcallError as error:
         if address:
             raise
-        say(f"cannot notify Covalent: {error}", err=True)
+        echo(f"cannot notify Covalent: {error}", err=True)
         return None
 
 
@@ -146,7 +146,7 @@ async def _find(
         raise _unknown(query, where)
     idle = await cancel.idle(entries, covalent)
     if not idle and not cancel.unfinished(entries):
-        say(f"nothing to cancel: all {len(entries)} jobs have finished", err=True)
+        echo(f"nothing to cancel: all {len(entries)} jobs have finished", err=True)
     return entries, idle
 
 
@@ -155,13 +155,13 @@ async def _cancel_all(entries: Sequence[Entry], *how: Any, dry_run: bool) -> lis
     return await cancel.cancel_all(session, entries, *how, dry_run=dry_run)
 
 
-def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
+def _prompt(entries: Sequence[Entry], idle: Sequence[str]) -> None:
     """Show the jobs, and prompt before they are cancelled."""
     left = cancel.unfinished(entries)
     if left:
         tables.show(left, err=True)
     for dispatch in idle:
-        say(f"dispatch {dispatch}, which has no jobs at the moment", err=True)
+        echo(f"dispatch {dispatch}, which has no jobs at the moment", err=True)
     jobs = counted(len(left), "job")
     dispatches = counted(len(idle), "dispatch", "es")
     many = " and ".join([jobs] * bool(left) + [dispatches] * bool(idle))
@@ -169,8 +169,8 @@ def _ask(entries: Sequence[Entry], idle: Sequence[str]) -> None:
 
 
 def _unknown(query: Query, queues: Sequence[str]) -> UnknownError:
-    asked = (("workflow", query.workflow), ("run", query.run))
-    named = " and ".join(f"{what} {name}" for what, name in asked if name)
+    filters = (("workflow", query.workflow), ("run", query.run))
+    named = " and ".join(f"{what} {name}" for what, name in filters if name)
     whose = f" of {query.user}" if query.user else ""
     hint = "" if query.user is None else ", or use --all-users to include other users' jobs"
     return UnknownError(

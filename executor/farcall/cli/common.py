@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.model import quantities
@@ -95,4 +95,4 @@ async def opened() -> tuple[Settings, Session]:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    say(json.dumps(value, indent=2))
+    echo(json.dumps(value, indent=2))

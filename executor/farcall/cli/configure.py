@@ -11,13 +11,13 @@ import click
 
 from farcall.cli import options_file
 from farcall.cli.options import check, parse
-from farcall.cli.printing import hand_out, say
+from farcall.cli.printing import echo, hand_out
 from farcall.config.help import describe
 from farcall.config.settings import Settings, from_text
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH, KUBERNETES, BackendName
 
-_ASKED = {
+_PROMPTED = {
     BATCH: (
         "region",
         "s3_bucket_name",
@@ -68,20 +68,20 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
     backend = options_file.backend_of(path, values)
     check({**values, "backend": backend})
     if not values and not is_printed and sys.stdin.isatty():
-        values = dict(_ask(backend))
+        values = dict(_prompt(backend))
     before = options_file.text_of(path)
     if is_printed:
         hand_out(options_file.updated(before, values, path, backend))
         return
     options_file.put(path, before, values, backend)
-    say("next: farcall doctor", err=True)
+    echo("next: farcall doctor", err=True)
 
 
-def _ask(backend: BackendName) -> Iterator[tuple[str, Any]]:
+def _prompt(backend: BackendName) -> Iterator[tuple[str, Any]]:
     """Prompt for the required options."""
     today = Settings(backend=backend)
     words = {description.name: description for description in describe()}
-    for name in _ASKED[backend]:
+    for name in _PROMPTED[backend]:
 
         def valid(text: str, name: str = name) -> Any:
             value = from_text(name, text)
@@ -91,5 +91,5 @@ def _ask(backend: BackendName) -> Iterator[tuple[str, Any]]:
                 raise click.UsageError(str(error)) from error
             return value
 
-        say(f"\n{words[name].text}")
+        echo(f"\n{words[name].text}")
         yield name, click.prompt(name, default=str(getattr(today, name)), value_proc=valid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.covalent.api import DEFAULT_ADDRESS, Covalent
 from farcall.model.terminal import in_a_line
 
@@ -41,7 +41,7 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
             name = str(manifest["lattice"]["metadata"]["name"])
             nodes = manifest["lattice"]["transport_graph"]["nodes"]
             ours = [node for node in nodes if node["metadata"]["executor"] == _EXECUTOR]
-            asked = [node["id"] for node in ours if node["metadata"]["status"] in _UNFINISHED]
+            unfinished = [node["id"] for node in ours if node["metadata"]["status"] in _UNFINISHED]
             foreign = [
                 str(node["id"])
                 for node in nodes
@@ -49,10 +49,10 @@ def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None
             ]
         # If all tasks have finished and the dispatch has not, one task is enough, because the
         # server checks the whole dispatch.
-        for number in asked or [node["id"] for node in ours[:1]]:
+        for number in unfinished or [node["id"] for node in ours[:1]]:
             api.report(dispatch_id, number, {"resume": True})
-        say(f"{dispatch_id} ({in_a_line(name)}): {len(asked)} unfinished tasks")
+        echo(f"{dispatch_id} ({in_a_line(name)}): {len(unfinished)} unfinished tasks")
         if foreign:
-            say(f"  nodes {', '.join(foreign)} ran on other executors, which cannot resume them")
+            echo(f"  nodes {', '.join(foreign)} ran on other executors, which cannot resume them")
     if not running:
-        say("no dispatch is running there")
+        echo("no dispatch is running there")

@@ -234,7 +234,7 @@ async def serve_page(port: int) -> None:
         site = ui.Site(Settings(), ui.Options(port=port))
         work = asyncio.create_task(run_workflows(aws))
         serving = asyncio.ensure_future(
-            ui.serve(site, lambda served: _tell(console, served.link, aws))
+            ui.serve(site, lambda served: _print_link(console, served.link, aws))
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -246,7 +246,7 @@ async def serve_page(port: int) -> None:
             serving.result()
 
 
-def _tell(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
+def _print_link(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:
     console.print("Two workflows run for some minutes. In another terminal:\n")
     for name, value in aws.environment.items():
         console.out(f"export {name}={shlex.quote(value)}", highlight=False)

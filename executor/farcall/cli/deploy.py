@@ -14,11 +14,11 @@ import click
 from farcall.aws.clients import Aws
 from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm, seconds
-from farcall.cli.printing import hand_out, say
+from farcall.cli.printing import echo, hand_out
 from farcall.config.option_values import check_tag
 from farcall.config.settings import Settings
 from farcall.deploy import contents, parameters, stack, stack_options
-from farcall.deploy.aws_calls import ask
+from farcall.deploy.aws_calls import call_aws
 from farcall.deploy.parameters import EC2, FARGATE, FARGATE_SPOT, INSTANCES, KINDS, SPOT
 from farcall.deploy.stack import Stack, State
 from farcall.model.errors import FarcallError, ServiceError
@@ -66,7 +66,7 @@ async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
 async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str, Any]]:
     wanted_ids = list(dict.fromkeys(subnets))
     try:
-        reply = await ask(access, "ec2", "describe_subnets", SubnetIds=wanted_ids)
+        reply = await call_aws(access, "ec2", "describe_subnets", SubnetIds=wanted_ids)
     except ServiceError as error:
         if not error.code.startswith("InvalidSubnet"):
             raise
@@ -89,7 +89,7 @@ async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str
 async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
     filters = [{"Name": "default-for-az", "Values": ["true"]}]
     filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
-    reply = await ask(access, "ec2", "describe_subnets", Filters=filters)
+    reply = await call_aws(access, "ec2", "describe_subnets", Filters=filters)
     found: list[dict[str, Any]] = reply["Subnets"]
     if not found:
         where = f"VPC {vpc} does not exist, or" if vpc else "the default VPC"
@@ -146,7 +146,7 @@ async def warnings(access: Aws, after: Mapping[str, str]) -> list[str]:
 
 async def _quota(access: Aws, service: str, code: str) -> float | None:
     try:
-        reply = await ask(
+        reply = await call_aws(
             access, "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
         )
     except FarcallError:  # a missing warning must not fail the command
@@ -288,20 +288,20 @@ def deploy(
             _plan(settings, name, wanted, given, (vpc, _listed(subnets)), path, covalent)
         )
         for line in plan.lines:
-            say(line)
+            echo(line)
         if dry_run:
             return
         if not yes:
             confirm("Proceed?", refused="nothing was created")
         state, is_changed, used = asyncio.run(_put(settings, name, plan))
-    say(f"stack {name} {'is ready' if is_changed else 'is unchanged'}")
+    echo(f"stack {name} {'is ready' if is_changed else 'is unchanged'}")
     kind = stack_options.main_kind(state, compute, there)
     is_public = plan.network.is_public
     values = stack_options.options(state, used, kind=kind, is_public=is_public, there=there)
     options_file.put(path, before, values)
     if plan.covalent is not None:
         _write_covalent(plan.covalent, state, used, kind, is_public=is_public)
-    _tell_more(state, kind, values)
+    _print_more(state, kind, values)
 
 
 async def _plan(
@@ -315,7 +315,7 @@ async def _plan(
 ) -> _Plan:
     """Read the existing resources, and return the changes."""
     async with stacks.opened(settings) as access:
-        found = await Stack(access, name, stacks.tell).settled()
+        found = await Stack(access, name, stacks.report).settled()
         state = None if found is None or found.is_dead else found
         before = state.parameters if state else {}
         after = parameters.merged(wanted, before, settings.prefix)
@@ -405,7 +405,9 @@ def _instances(after: Mapping[str, str]) -> str:
 
 async def _put(settings: Settings, name: str, plan: _Plan) -> tuple[State, bool, str]:
     async with stacks.opened(settings) as access:
-        state, is_changed = await Stack(access, name, stacks.tell).put(plan.parameters, plan.tags)
+        state, is_changed = await Stack(access, name, stacks.report).put(
+            plan.parameters, plan.tags
+        )
         return state, is_changed, access.region
 
 
@@ -415,13 +417,13 @@ def _write_covalent(path: Path, state: State, region: str, kind: str, *, is_publ
     values = stack_options.options(state, region, kind=kind, is_public=is_public, there=there)
     after = options_file.foreign(before, values)
     if after == before:
-        say(f"{path} is unchanged")
+        echo(f"{path} is unchanged")
         return
     options_file.write(path, before, after)
-    say(f"wrote {path}. Run `covalent restart` if a Covalent server is running.")
+    echo(f"wrote {path}. Run `covalent restart` if a Covalent server is running.")
 
 
-def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
+def _print_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
     """Print instructions for the other queues, and the next commands."""
     for other, queue in stack_options.queues(state).items():
         if other != kind:
@@ -429,9 +431,9 @@ def _tell_more(state: State, kind: str, values: Mapping[str, Any]) -> None:
             is_fargate = other not in INSTANCES
             if is_fargate != (kind not in INSTANCES):
                 more = " and another job_definition_extra"
-            say(f"to use {KINDS[other].text}: queue={queue!r}{more}")
+            echo(f"to use {KINDS[other].text}: queue={queue!r}{more}")
     sys.stdout.flush()
-    say("next: farcall doctor, or your script: python my_workflow.py", err=True)
+    echo("next: farcall doctor, or your script: python my_workflow.py", err=True)
 
 
 def _listed(text: str) -> list[str]:

@@ -11,7 +11,7 @@ import click
 
 from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.settings import Settings
 from farcall.deploy import contents, stack_options
 from farcall.deploy.contents import Bucket
@@ -85,9 +85,9 @@ def destroy(
         gone = [bucket for bucket in found.buckets if empty_bucket or not bucket.objects]
         kept = [bucket for bucket in found.buckets if bucket not in gone]
         if found.state is None and not gone:
-            _tell_nothing(name, found.region, kept)
+            _print_nothing(name, found.region, kept)
             for file, names in _naming(path, name, found.region).items():
-                say(f"{file} still names deleted resources: {', '.join(names)}")
+                echo(f"{file} still names deleted resources: {', '.join(names)}")
             return
         _show(name, found, gone, kept)
         if dry_run:
@@ -95,16 +95,16 @@ def destroy(
         if not yes:
             confirm("Proceed?", refused="nothing was deleted")
         asyncio.run(_delete(settings, name, found, gone))
-    say(f"stack {name} is deleted")
+    echo(f"stack {name} is deleted")
     for bucket in kept:
-        say(f"bucket {bucket.name} is kept. Run `{again} --empty-bucket` to delete it.")
+        echo(f"bucket {bucket.name} is kept. Run `{again} --empty-bucket` to delete it.")
     for file, names in _naming(path, name, found.region).items():
         _take_out(file, names)
 
 
 async def _find(settings: Settings, name: str) -> _Found:
     async with stacks.opened(settings) as access:
-        stack = Stack(access, name, stacks.tell)
+        stack = Stack(access, name, stacks.report)
         state = await stack.state()
         resources = await stack.resources() if state else {}
         queues = [resources[kind.queue] for kind in KINDS.values() if kind.queue in resources]
@@ -118,10 +118,10 @@ async def _find(settings: Settings, name: str) -> _Found:
         return _Found(state, access.region, account, resources, jobs, definitions, buckets)
 
 
-def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
-    say(f"there is no stack {name} in {region}; nothing was deleted")
+def _print_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
+    echo(f"there is no stack {name} in {region}; nothing was deleted")
     for bucket in kept:
-        say(
+        echo(
             f"bucket {bucket.name} of a former stack has {bucket.counted}. Use --empty-bucket "
             "to delete it."
         )
@@ -129,21 +129,21 @@ def _tell_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
 
 def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
     """Print the resources to delete."""
-    say(f"To delete in {found.region} of account {found.account}:")
+    echo(f"To delete in {found.region} of account {found.account}:")
     if found.state is not None:
-        say(f"  stack       {name}, {found.state.status}")
+        echo(f"  stack       {name}, {found.state.status}")
     names = {bucket.name for bucket in found.buckets}
     for resource, identifier in found.resources.items():
         if identifier not in names and resource != "BucketPolicy":
-            say(f"              {resource} {identifier}")
+            echo(f"              {resource} {identifier}")
     if found.definitions:
-        say(f"  and         its {counted(len(found.definitions), 'job definition')}")
+        echo(f"  and         its {counted(len(found.definitions), 'job definition')}")
     if found.jobs:
-        say(f"  cancels     {named(found.jobs)}")
+        echo(f"  cancels     {named(found.jobs)}")
     for bucket in gone:
-        say(f"  bucket      {bucket.name}, {bucket.counted}")
+        echo(f"  bucket      {bucket.name}, {bucket.counted}")
     for bucket in kept:
-        say(f"kept: bucket {bucket.name}, which has {bucket.counted} (--empty-bucket deletes it)")
+        echo(f"kept: bucket {bucket.name}, which has {bucket.counted} (--empty-bucket deletes it)")
 
 
 async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[Bucket]) -> None:
@@ -155,10 +155,10 @@ async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[B
     async with stacks.opened(settings) as access:
         await contents.deregister(access, found.definitions)
         if found.state is not None:
-            await Stack(access, name, stacks.tell).delete()
+            await Stack(access, name, stacks.report).delete()
         for bucket in gone:
-            await contents.delete(access, bucket.name, stacks.tell)
-            say(f"bucket {bucket.name} was deleted", err=True)
+            await contents.delete(access, bucket.name, stacks.report)
+            echo(f"bucket {bucket.name} was deleted", err=True)
 
 
 def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
@@ -177,4 +177,4 @@ def _take_out(path: Path, names: Sequence[str]) -> None:
     """Remove options that name deleted resources from a file."""
     before = options_file.text_of(path)
     options_file.write(path, before, options_file.without(before, names))
-    say(f"removed {', '.join(names)} from {path}")
+    echo(f"removed {', '.join(names)} from {path}")

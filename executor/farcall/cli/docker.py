@@ -26,10 +26,10 @@ def find_engine(what: str) -> str:
     docker = shutil.which("docker")
     if docker is None:
         raise FarcallError(f"{what} requires docker, which is not on the PATH. Install docker.")
-    done = _ask(docker, "version", "--format", "{{.Server.Version}}")
+    done = _run(docker, "version", "--format", "{{.Server.Version}}")
     if done.returncode:
         raise FarcallError(
-            f"{what} requires a docker engine, but none responds: {_said(done)}. Start the "
+            f"{what} requires a docker engine, but none responds: {_output(done)}. Start the "
             "engine, and check that `docker version` shows a server."
         )
     return docker
@@ -41,11 +41,11 @@ def inspect_image(docker: str, name: str) -> dict[str, Any] | None:
     Raises:
         FarcallError: Docker rejects the name or fails.
     """
-    done = _ask(docker, "image", "inspect", "--", name)
+    done = _run(docker, "image", "inspect", "--", name)
     if done.returncode:
         if "no such" in done.stderr.lower():
             return None
-        raise FarcallError(f"docker image inspect {name!r} failed: {_said(done)}")
+        raise FarcallError(f"docker image inspect {name!r} failed: {_output(done)}")
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found[0]
 
@@ -56,9 +56,9 @@ def tag_image(docker: str, image: str, name: str) -> None:
     Raises:
         FarcallError: Docker fails.
     """
-    done = _ask(docker, "image", "tag", "--", image, name)
+    done = _run(docker, "image", "tag", "--", image, name)
     if done.returncode:
-        raise FarcallError(f"docker image tag {name!r} failed: {_said(done)}")
+        raise FarcallError(f"docker image tag {name!r} failed: {_output(done)}")
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> i
     return process.returncode
 
 
-def _ask(docker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(docker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603  # the user's own docker
         [docker, *arguments],
         stdin=subprocess.DEVNULL,
@@ -124,5 +124,5 @@ def _ask(docker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _output(done: subprocess.CompletedProcess[str]) -> str:
     return in_a_line(done.stderr.strip()) or f"exit code {done.returncode}"

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from farcall.cli.common import print_json
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.client.console import Console
 from farcall.model.terminal import in_a_line
 from farcall.operations import doctor as checkup
@@ -59,5 +59,5 @@ def _show(findings: Sequence[Finding]) -> None:
         if finding.remedy:
             out.print(f"{'':<11}  {'':<{width}}  -> {in_a_line(finding.remedy)}", soft_wrap=True)
     counts = {v: sum(f.verdict == v for f in findings) for v in _COLOURS}
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    say(said, err=True)
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    echo(summary, err=True)

@@ -21,9 +21,9 @@ from farcall import deploy
 from farcall.aws.clients import Aws
 from farcall.cli import docker, options_file, stacks
 from farcall.cli.common import confirm
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.settings import Settings
-from farcall.deploy.aws_calls import ask
+from farcall.deploy.aws_calls import call_aws
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
@@ -107,7 +107,9 @@ async def has_repository(access: Aws, name: str) -> bool:
         ServiceError: An ECR call failed.
     """
     try:
-        await ask(access, "ecr", "describe_repositories", policy=POLICY, repositoryNames=[name])
+        await call_aws(
+            access, "ecr", "describe_repositories", policy=POLICY, repositoryNames=[name]
+        )
     except ServiceError as error:
         if error.code != "RepositoryNotFoundException":
             raise
@@ -215,9 +217,9 @@ def build(
             f"docker build failed with exit code {code}; see the output above. Image {tag} was "
             "not created."
         )
-    say(f"built image {tag}")
+    echo(f"built image {tag}")
     named = "" if tag == _TAG else f" {shlex.quote(tag)}"
-    say(f"next: farcall image push{named}", err=True)
+    echo(f"next: farcall image push{named}", err=True)
 
 
 @image.command("push")
@@ -250,16 +252,18 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     before = options_file.text_of(path)
     stacks.options_of(path, before)
     program = docker.find_engine("farcall image push")
-    found = _look_at(program, tag)
-    place = asyncio.run(_look_around(settings, repository))
+    found = _inspect(program, tag)
+    place = asyncio.run(_destination(settings, repository))
     # The tag is unique per content, so that no image is replaced.
     name = f"{place.host}/{repository}:{found['Id'].rpartition(':')[2][:12]}"
-    say(f"image {tag} ({found['Os']}/{found['Architecture']}) will be pushed to {in_a_line(name)}")
+    echo(
+        f"image {tag} ({found['Os']}/{found['Architecture']}) will be pushed to {in_a_line(name)}"
+    )
     if not place.has_repository:
-        say(
+        echo(
             f"repository {repository} will be created in {place.region} of account {place.account}"
         )
-    say(f"{option} will be set in {path}")
+    echo(f"{option} will be set in {path}")
     if not place.has_repository:
         if not yes:
             confirm("Proceed?", refused="nothing was built or pushed")
@@ -273,7 +277,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
             f"unchanged. If a permission is missing, {POLICY}."
         )
     options_file.put(path, before, {option: _uri(program, name)}, settings.backend)
-    say("next: farcall doctor, or your script: python my_workflow.py", err=True)
+    echo("next: farcall doctor, or your script: python my_workflow.py", err=True)
 
 
 @dataclass(frozen=True)
@@ -298,9 +302,9 @@ class _Destination:
     has_repository: bool
 
 
-async def _look_around(settings: Settings, repository: str) -> _Destination:
+async def _destination(settings: Settings, repository: str) -> _Destination:
     async with stacks.opened(settings) as access:
-        reply = await ask(access, "ecr", "get_authorization_token", policy=POLICY)
+        reply = await call_aws(access, "ecr", "get_authorization_token", policy=POLICY)
         data = reply["authorizationData"][0]
         return _Destination(
             urlsplit(data["proxyEndpoint"]).netloc,
@@ -314,13 +318,15 @@ async def _look_around(settings: Settings, repository: str) -> _Destination:
 async def _create(settings: Settings, repository: str) -> None:
     async with stacks.opened(settings) as access:
         try:
-            await ask(access, "ecr", "create_repository", policy=POLICY, repositoryName=repository)
+            await call_aws(
+                access, "ecr", "create_repository", policy=POLICY, repositoryName=repository
+            )
         except ServiceError as error:  # another client may have just created it
             if error.code != "RepositoryAlreadyExistsException":
                 raise
 
 
-def _look_at(program: str, tag: str) -> dict[str, Any]:
+def _inspect(program: str, tag: str) -> dict[str, Any]:
     """Return docker's data of an image that can run jobs of this farcall version."""
     found = docker.inspect_image(program, tag)
     if found is None:

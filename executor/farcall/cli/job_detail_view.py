@@ -26,7 +26,7 @@ _MOST_GROUPS = 5
 _MIB = 2**20
 
 
-def show(entry: Entry, said: Mapping[str, Any]) -> None:
+def show(entry: Entry, view: Mapping[str, Any]) -> None:
     """Print a job's details."""
     out = Console()
     prompt = "$ " if entry.is_command else ""
@@ -38,22 +38,22 @@ def show(entry: Entry, said: Mapping[str, Any]) -> None:
     title.append("  ").append_text(tables.coloured(entry.detail))
     title.append(f" since {tables.clock(tables.since(entry.detail))}")
     out.print(title, soft_wrap=True)
-    width = max(_LABEL, len(_says(said)) + 2)
+    width = max(_LABEL, len(_platform_label(view)) + 2)
     for lines in (
-        _why(said),
-        _what(entry, said),
-        _times(entry, said),
-        _nodes(said),
-        _means(said),
-        _places(said),
+        _why(view),
+        _what(entry, view),
+        _times(entry, view),
+        _nodes(view),
+        _means(view),
+        _places(view),
     ):
         known = [(label, value) for label, value in lines if value]
         if known:
             out.print()
         for label, value in known:
             out.print(Text.assemble((label.ljust(width), "dim"), value), soft_wrap=True)
-    _show_log(out, said["explanation"]["log"])
-    traceback = said["explanation"]["traceback"]
+    _show_log(out, view["explanation"]["log"])
+    traceback = view["explanation"]["traceback"]
     if traceback:
         # Only this user's tasks have their source on this machine.
         own = entry.user == this_user()
@@ -70,12 +70,12 @@ def _show_log(out: Console, lines: Sequence[str]) -> None:
         out.print(f"  {in_a_line(line)}", soft_wrap=True)
 
 
-def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    why = said["explanation"]
+def _why(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    why = view["explanation"]
     yield "Why", in_a_line(why["sentence"])
     yield "To do", in_a_line(why["remedy"])
-    yield _says(said), in_a_line(said["job"]["reason"])
-    job = said["job"]
+    yield _platform_label(view), in_a_line(view["job"]["reason"])
+    job = view["job"]
     for group in job["errors"][:_MOST_GROUPS]:
         yield "Error", _group_of_errors(job["id"], group)
     if len(job["errors"]) > _MOST_GROUPS:
@@ -91,9 +91,9 @@ def _why(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
-def _says(said: Mapping[str, Any]) -> str:
+def _platform_label(view: Mapping[str, Any]) -> str:
     """Return the label of the platform's own message."""
-    return f"{said['job']['platform']} reason"
+    return f"{view['job']['platform']} reason"
 
 
 def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:
@@ -103,8 +103,8 @@ def _group_of_errors(job_id: str, group: Mapping[str, Any]) -> str:
     return in_a_line(f"{group['count']} x {group['text']} (such as {example}{call})")
 
 
-def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    job = said["job"]
+def _what(entry: Entry, view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job = view["job"]
     for label, name in (
         ("Call", "call"),
         ("Job", "id"),
@@ -116,16 +116,16 @@ def _what(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("Retry of", "retry_of"),
     ):
         yield label, in_a_line(job[name] or "")
-        if name == "dispatch" and said["electron"] is not None:
-            yield "Electron", f"node {said['electron']}"
-    yield "Retried as", ", ".join(map(in_a_line, said["retries"]))
-    place = said["position"]
+        if name == "dispatch" and view["electron"] is not None:
+            yield "Electron", f"node {view['electron']}"
+    yield "Retried as", ", ".join(map(in_a_line, view["retries"]))
+    place = view["position"]
     yield "Queue", in_a_line(job["queue"]) + (f", position {place} in it" if place else "")
     if entry.detail.array_size:
         yield "Tasks", tables.note(entry.detail)
 
 
-def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _times(entry: Entry, view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     detail = entry.detail
     yield "Submitted", f"{tables.clock(detail.created_at)}, {tables.age(detail.created_at)} ago"
     starts = [tried.started_at for tried in detail.tried] + [detail.started_at]
@@ -133,18 +133,18 @@ def _times(entry: Entry, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if first is not None and detail.created_at is not None:
         yield "Waited", tables.span((first - detail.created_at).total_seconds())
     yield "Ran", tables.ran(detail)
-    attempts = said["attempts"]
+    attempts = view["attempts"]
     if not detail.array_size:
         finished = "unknown" if detail.has_lost_attempts else str(len(attempts))
         yield "Attempts", f"{finished} of {detail.attempts_allowed} allowed"
-    earlier = dict(enumerate(said["explanation"]["earlier"], 1))
+    earlier = dict(enumerate(view["explanation"]["earlier"], 1))
     for each in attempts:
         yield f"  {each['attempt']}", ", ".join(_attempt(each, earlier.get(each["attempt"], "")))
 
 
-def _nodes(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _nodes(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a job's nodes; for many nodes, the failed ones and the number per status."""
-    nodes = said["nodes"]
+    nodes = view["nodes"]
     many = len(nodes) > _MOST_NODES
     if many:
         yield "Nodes", tables.counted_states(Counter(node["state"] for node in nodes))
@@ -181,15 +181,15 @@ def _span(each: Mapping[str, Any]) -> tuple[datetime | None, str]:
     return begin, tables.span((end - begin).total_seconds())
 
 
-def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    job = said["job"]
-    asked = f"{job['vcpu']:g} vCPU, {job['memory_mib']} MiB"
+def _means(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    job = view["job"]
+    requested = f"{job['vcpu']:g} vCPU, {job['memory_mib']} MiB"
     if job["gpus"]:
-        asked += f", {job['gpus']} GPU"
+        requested += f", {job['gpus']} GPU"
     if job["time_limit_s"]:
-        asked += f", {job['time_limit_s']} s per attempt"
-    yield "Requested", asked
-    used = said["usage"]
+        requested += f", {job['time_limit_s']} s per attempt"
+    yield "Requested", requested
+    used = view["usage"]
     if used is not None:
         limit = used["memory_limit_bytes"]
         yield (
@@ -213,15 +213,15 @@ def _means(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _group(group: Mapping[str, Any]) -> str:
     first, last = group["first"], group["last"]
     nodes = f"node {first}" if first == last else f"nodes {first} to {last}"
-    asked = f"{nodes}: {group['vcpu']:g} vCPU, {group['memory_mib']} MiB"
+    requested = f"{nodes}: {group['vcpu']:g} vCPU, {group['memory_mib']} MiB"
     if group["gpus"]:
-        asked += f", {group['gpus']} GPU"
-    return f"{asked}, {group['image']}  {shlex.join(group['command'])}"
+        requested += f", {group['gpus']} GPU"
+    return f"{requested}, {group['image']}  {shlex.join(group['command'])}"
 
 
-def _places(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "Input", in_a_line(said["bundle"])
-    for label, text in said["places"].items():
+def _places(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Input", in_a_line(view["bundle"])
+    for label, text in view["places"].items():
         yield label, in_a_line(text)
-    for name, url in said["links"].items():
+    for name, url in view["links"].items():
         yield f"{name.capitalize()} page", in_a_line(url)

@@ -13,7 +13,7 @@ import click
 
 from farcall.cli import exit_codes, plan
 from farcall.cli.options import given, job_options
-from farcall.cli.printing import Printer, give_up_stdout, say
+from farcall.cli.printing import Printer, echo, give_up_stdout
 from farcall.cli.run import telling_states
 from farcall.client.command_job import CommandJob, group_nodes, name_of
 from farcall.client.executor import BatchExecutor
@@ -42,8 +42,8 @@ class _Launch(click.Command):
         except click.UsageError as error:
             if mark < len(args) or len(args) < 2:
                 raise
-            told = f"{error.format_message()} Write the command after --: {_EXAMPLE}"
-            raise click.UsageError(told, ctx) from None
+            message = f"{error.format_message()} Write the command after --: {_EXAMPLE}"
+            raise click.UsageError(message, ctx) from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Return the usage line's text after the command's name."""
@@ -189,8 +189,8 @@ def _executor(image: str, name: str | None, options: dict[str, Any]) -> BatchExe
 
 async def _leave(submitted: Any) -> None:
     job = await submitted
-    say(job.id)
-    say(f"Run `farcall logs -f {job.id}` to follow the output.", err=True)
+    echo(job.id)
+    echo(f"Run `farcall logs -f {job.id}` to follow the output.", err=True)
 
 
 async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int:
@@ -204,7 +204,7 @@ async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int
             try:
                 await job.wait()
             except JobError as error:
-                say(f"farcall: {error}", fg="red", err=True)
+                echo(f"farcall: {error}", fg="red", err=True)
                 return error.exit_code or exit_codes.code_of(error)
             return 0
 
@@ -217,7 +217,7 @@ async def _print_output(session: Session, job_id: str, *, count: int) -> None:
             async for batch in batches:
                 printer.print(batch)
     except ServiceError as error:  # the job's exit code is still needed
-        say(f"farcall: cannot read the output: {error}", fg="red", err=True)
+        echo(f"farcall: cannot read the output: {error}", fg="red", err=True)
 
 
 @contextlib.asynccontextmanager

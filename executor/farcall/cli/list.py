@@ -23,7 +23,7 @@ from rich.text import Text
 from farcall.cli import job_detail_view, references, tables
 from farcall.cli.common import moment, opened, pattern, print_json
 from farcall.cli.options import chosen_user, owner, queue_names
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
@@ -133,27 +133,27 @@ def list_jobs(
         raise click.UsageError("--watch and --json cannot be used together")
     if usage and not as_json:
         raise click.UsageError("--usage requires --json")
-    look = _Look(queues, wholes, query, limit, children, grep)
+    listing = _Listing(queues, wholes, query, limit, children, grep)
     if watch:
-        asyncio.run(_watch(look, whole_ids=bool(queues)))
+        asyncio.run(_watch(listing, whole_ids=bool(queues)))
     if as_json:
-        print_json(asyncio.run(_as_json(look, usage=usage)))
+        print_json(asyncio.run(_as_json(listing, usage=usage)))
         return
-    entries = asyncio.run(look.again())
+    entries = asyncio.run(listing.again())
     # A prefix of an ID is searched in one queue.
     tables.show(entries, whole_ids=bool(queues))
-    _say_troubles(entries)
-    say(_footer(len(entries), limit, None if wholes else query), err=True)
+    _print_troubles(entries)
+    echo(_footer(len(entries), limit, None if wholes else query), err=True)
 
 
-async def _watch(look: _Look, *, whole_ids: bool) -> NoReturn:
+async def _watch(listing: _Listing, *, whole_ids: bool) -> NoReturn:
     """Keep a table up to date on a terminal's second screen; otherwise print changed jobs."""
     out = Console()
     shown: dict[str, str] = {}
     live = Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop")
     with live if out.is_terminal else contextlib.nullcontext():
         while True:
-            entries = await look.again()
+            entries = await listing.again()
             if out.is_terminal:
                 at = tables.clock(datetime.now(timezone.utc))
                 head = f"{counted(len(entries), 'job')} at {at}; press Ctrl-C to stop"
@@ -163,13 +163,13 @@ async def _watch(look: _Look, *, whole_ids: bool) -> NoReturn:
                 lines = {entry.detail.job_id: tables.line(entry).plain for entry in entries}
                 for job_id, line in lines.items():
                     if shown.get(job_id) != line:
-                        say(line)
+                        echo(line)
                 shown |= lines
             await asyncio.sleep(_PAUSE_S)
 
 
-async def _as_json(look: _Look, *, usage: bool) -> list[dict[str, Any]]:
-    entries = await look.again()
+async def _as_json(listing: _Listing, *, usage: bool) -> list[dict[str, Any]]:
+    entries = await listing.again()
     listed = [json_view.job(entry) for entry in entries]
     if usage:
         _, session = await opened()
@@ -189,7 +189,7 @@ def _wanted(states: Iterable[str]) -> frozenset[str]:
 
 
 @dataclass
-class _Look:
+class _Listing:
     """Filter of ``farcall list``, and the state kept between polls.
 
     Attributes:
@@ -312,30 +312,30 @@ def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
     yield from calls
 
 
-def _say_troubles(entries: Sequence[Entry]) -> None:
+def _print_troubles(entries: Sequence[Entry]) -> None:
     """Print the reason for missing calls and errors, if the user can fix it."""
     troubles = dict.fromkeys(entry.why.trouble for entry in entries if entry.why.trouble)
     for text in list(troubles)[:_MOST_TROUBLES]:
-        say(text, err=True)
+        echo(text, err=True)
     if len(troubles) > _MOST_TROUBLES:
-        say(f"... and {len(troubles) - _MOST_TROUBLES} similar messages", err=True)
+        echo(f"... and {len(troubles) - _MOST_TROUBLES} similar messages", err=True)
 
 
 def _footer(count: int, limit: int, query: Query | None) -> str:
-    told = counted(count, "job")
+    heading = counted(count, "job")
     if count == limit:
-        told = f"the first {limit} jobs (--limit shows more)"
+        heading = f"the first {limit} jobs (--limit shows more)"
     if query is None:
-        return told
+        return heading
     hints = []
     if query.user:
-        told += f" of {query.user}"
+        heading += f" of {query.user}"
         hints.append("--all-users includes other users' jobs")
     if query.since is not None:
-        told += f" since {tables.clock(query.since)}"
+        heading += f" since {tables.clock(query.since)}"
         week = datetime.now(timezone.utc) - timedelta(days=7) < query.since
         hints.append(f"--since {'7d' if week else '30d'} includes older jobs")
-    return f"{told}; {', '.join(hints)}" if hints else told
+    return f"{heading}; {', '.join(hints)}" if hints else heading
 
 
 # --- farcall describe -------------------------------------------------------------------------
@@ -358,11 +358,11 @@ def describe_job(reference: str | None, *, as_json: bool) -> None:
     name, which means the newest job of that name; by default the newest job. An
     array task is <array job>:<index>, a node <job>#<index>.
     """  # noqa: D301  # click's marker for preformatted lines
-    entry, said = asyncio.run(_overview(reference))
+    entry, view = asyncio.run(_overview(reference))
     if as_json:
-        print_json(said)
+        print_json(view)
     else:
-        job_detail_view.show(entry, said)
+        job_detail_view.show(entry, view)
 
 
 async def _overview(reference: str | None) -> tuple[Entry, dict[str, object]]:

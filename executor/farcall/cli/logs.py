@@ -17,7 +17,7 @@ import click
 
 from farcall.cli import exit_codes, references
 from farcall.cli.common import moment, opened, pattern
-from farcall.cli.printing import Printer, give_up_stdout, say
+from farcall.cli.printing import Printer, echo, give_up_stdout
 from farcall.engine.logs import reader
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
@@ -259,7 +259,7 @@ class _Output(NamedTuple):
                 await self.print(session, source, turn)
             except FarcallError as error:
                 await turn.wait()
-                say(f"{source.label} | farcall: {error}", fg="red", err=True)
+                echo(f"{source.label} | farcall: {error}", fg="red", err=True)
                 code = max(code, exit_codes.code_of(error))
             await turn.wait()
             done.set()
@@ -300,7 +300,7 @@ class _Output(NamedTuple):
                 ):
                     if number != attempt and is_told:
                         label = f"{source.label} | " if source.label else ""
-                        say(f"{label}--- attempt {number} ---", err=True)
+                        echo(f"{label}--- attempt {number} ---", err=True)
                     attempt = number
                     printer.print(group)
 

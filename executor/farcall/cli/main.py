@@ -95,9 +95,9 @@ class Commands(click.Group):
         """Find the command; an error for a misspelled one suggests similar names."""
         if args[0] == "help":  # farcall help COMMAND is farcall COMMAND --help
             if len(args) == 1:
-                from farcall.cli.printing import say
+                from farcall.cli.printing import echo
 
-                say(ctx.get_help())
+                echo(ctx.get_help())
                 ctx.exit()
             args = [*args[1:], "--help"]
         name = args[0]
@@ -163,14 +163,14 @@ def _run() -> Any:
     try:
         return cli.main(standalone_mode=False)
     except click.ClickException as error:
-        from farcall.cli.printing import say
+        from farcall.cli.printing import echo
 
-        told = io.StringIO()
-        error.show(told)  # its text may contain names from the working directory
-        say(told.getvalue().rstrip("\n"), err=True)
+        message = io.StringIO()
+        error.show(message)  # its text may contain names from the working directory
+        echo(message.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except (FarcallError, ModuleNotFoundError) as error:
-        from farcall.cli.printing import say
+        from farcall.cli.printing import echo
 
-        say(f"farcall: {error}", fg="red", err=True)
+        echo(f"farcall: {error}", fg="red", err=True)
         return exit_codes.code_of(error)

@@ -16,7 +16,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.files import SECTIONS, chosen, files, heading, refuse_here, tables
 from farcall.config.help import Description, describe
 from farcall.config.settings import ENVIRONMENT_PREFIX, Settings, from_environment, options_of
@@ -215,12 +215,12 @@ def put(path: Path, before: str, values: Mapping[str, Any], backend: BackendName
     refuse_here(values, path)
     after = updated(before, values, path, backend)
     kept = write(path, before, after)
-    say(f"{path} {'is unchanged' if after == before else 'was written'}")
+    echo(f"{path} {'is unchanged' if after == before else 'was written'}")
     if kept is not None:
-        say(f"backup of the previous file: {kept}")
+        echo(f"backup of the previous file: {kept}")
     for name in sorted(values.keys() & from_environment().keys()):
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
-        say(f"{variable} is set and takes precedence over the file", err=True)
+        echo(f"{variable} is set and takes precedence over the file", err=True)
 
 
 def _keep(path: Path) -> Path:

@@ -13,7 +13,7 @@ from farcall.aws.access import Access
 from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
 from farcall.config.settings import Settings
@@ -42,7 +42,7 @@ def show(document: Mapping[str, Any]) -> None:
     if sys.stdout.isatty():
         Console().print_json(text, ensure_ascii=True)
     else:
-        say(text)
+        echo(text)
 
 
 async def of_call(

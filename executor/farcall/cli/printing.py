@@ -16,7 +16,7 @@ from farcall.model.output import LogLine
 from farcall_runtime.contract import STDERR
 
 
-def say(text: str, *, err: bool = False, fg: str | None = None) -> None:
+def echo(text: str, *, err: bool = False, fg: str | None = None) -> None:
     """Print a text and a line end, with control characters escaped."""
     _row.forget()
     stream = sys.stderr if err else sys.stdout

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from farcall.cli import tables
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.settings import Settings
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
@@ -36,7 +36,7 @@ async def job_id(
         return await _one(finder, reference, quiet=quiet)
     newest = await finder.newest(settings.workflow or None)
     if not quiet:
-        _tell("the newest", newest)
+        _print_job("the newest", newest)
     return newest.detail.job_id
 
 
@@ -87,13 +87,13 @@ async def _one(
 ) -> str:
     job_id, named = await finder.find(reference, to_end=to_end)
     if named is not None and not quiet:
-        _tell(reference, named)
+        _print_job(reference, named)
     return job_id
 
 
-def _tell(reference: str, entry: Entry) -> None:
+def _print_job(reference: str, entry: Entry) -> None:
     detail = entry.detail
-    say(
+    echo(
         f"{reference}: job {detail.job_id} ({detail.name}), {tables.word(detail)}, submitted "
         f"{tables.age(detail.created_at)} ago",
         err=True,

@@ -16,7 +16,7 @@ import click
 
 from farcall.cli import docker, references, tables
 from farcall.cli.common import confirm, opened
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.engine.session import this_user
 from farcall.model.terminal import in_a_line
 from farcall.operations import replay
@@ -53,10 +53,10 @@ def replay_job(reference: str | None, call: int | None, *, debug: bool, yes: boo
     """  # noqa: D301  # click's marker for preformatted lines
     found = asyncio.run(_find(reference))
     found.check_python()
-    _tell(found)
+    _print_job(found)
     if not yes:
         confirm("Run it?", refused="nothing was run")
-    with _told_to_end(), tempfile.TemporaryDirectory(prefix="farcall-replay-") as name:
+    with _exit_on_signals(), tempfile.TemporaryDirectory(prefix="farcall-replay-") as name:
         folder = Path(name)
         asyncio.run(_fetch(found, folder, call, debug=debug))
         command = [sys.executable, *module_arguments("farcall_runtime.replay"), str(folder)]
@@ -74,19 +74,19 @@ async def _fetch(found: Found, folder: Path, call: int | None, *, debug: bool) -
     await replay.fetch(session, found, folder, _variables(found), call=call, debug=debug)
 
 
-def _tell(found: Found) -> None:
+def _print_job(found: Found) -> None:
     entry = found.entry
     detail = entry.detail
     whose = "yours" if entry.user == this_user() else f"{in_a_line(entry.user)}'s"
-    say(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
-    say(f"on {detail.platform}: {in_a_line(found.explanation.sentence)}", err=True)
-    say(
+    echo(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
+    echo(f"on {detail.platform}: {in_a_line(found.explanation.sentence)}", err=True)
+    echo(
         f"input data {in_a_line(found.submission.where.url)}: {whose}, according to its name; "
         f"submitted {tables.age(detail.created_at)} ago with Python {found.python}, and "
         "unchanged since",
         err=True,
     )
-    say(f"Its code runs here with {sys.executable} and your permissions.", err=True)
+    echo(f"Its code runs here with {sys.executable} and your permissions.", err=True)
 
 
 def _variables(found: Found) -> dict[str, str]:
@@ -102,7 +102,7 @@ def _variables(found: Found) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Convert the first termination signal in the block to an exception."""
     ends = (signal.SIGTERM, signal.SIGHUP)
 

@@ -17,7 +17,7 @@ import click
 from farcall.cli import references
 from farcall.cli.common import print_json
 from farcall.cli.options import value_file
-from farcall.cli.printing import Printer, say
+from farcall.cli.printing import Printer, echo
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.client.recovery import Recovered
@@ -140,7 +140,7 @@ async def hand_over(
         return False
     value = await job.result()
     if output is None:
-        say(show(value))
+        echo(show(value))
     else:
         await asyncio.to_thread(_write, value, output)
         if not keeps:
@@ -168,10 +168,10 @@ async def _list_runs(*, as_json: bool) -> None:
     for run in runs:
         bundles = counted(run.bundles, "bundle")
         first = f"the first of {run.stored_at:%Y-%m-%d %H:%M} UTC"
-        say(in_a_line(f"{run.name}  {', '.join(run.functions)}  {bundles}, {first}"))
+        echo(in_a_line(f"{run.name}  {', '.join(run.functions)}  {bundles}, {first}"))
     if not runs:
         settings = executor.settings
-        say(f"no run has stored data in s3://{settings.s3_bucket_name}/{settings.prefix}")
+        echo(f"no run has stored data in s3://{settings.s3_bucket_name}/{settings.prefix}")
 
 
 async def _recover(run: str, folder: Path | None) -> bool:
@@ -182,7 +182,7 @@ async def _recover(run: str, folder: Path | None) -> bool:
     """
     executor = _opened()
     recovered = await executor.recover(run)
-    say(f"{recovered.run}: {len(recovered.jobs)} tasks to collect", err=True)
+    echo(f"{recovered.run}: {len(recovered.jobs)} tasks to collect", err=True)
     places = asyncio.Semaphore(_PARALLEL)
     waits = []
     while recovered.jobs:  # keeps no reference to a finished job's result
@@ -190,7 +190,7 @@ async def _recover(run: str, folder: Path | None) -> bool:
     all_well = all(await asyncio.gather(*waits))
     if folder is not None and not _keeps():
         await recovered.discard()
-    return _tell_rest(recovered) and all_well
+    return _print_rest(recovered) and all_well
 
 
 async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) -> bool:
@@ -202,7 +202,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
         Whether the job returned a result, which was saved if requested.
     """
     error: BaseException | None
-    said = "returned"
+    outcome = "returned"
     try:
         await job.wait()
         async with places:
@@ -212,25 +212,25 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
                 name = re.sub(r"\W", "_", job.name.rpartition("-")[0])
                 path = folder / f"{name}-{job.id.replace(':', '-')}.pickle"
                 await asyncio.to_thread(_write, await job.result(), path)
-                said = f"saved as {path}"
+                outcome = f"saved as {path}"
                 if not _keeps():
                     await job.delete_outcome()
     except FarcallError as trouble:
         error = trouble
     if error is not None:
-        said = failure_reasons.in_a_line(type(error).__name__, failures.message(error))
-    say(f"{job.id}  {in_a_line(job.name.rpartition('-')[0])}  {said}")
+        outcome = failure_reasons.in_a_line(type(error).__name__, failures.message(error))
+    echo(f"{job.id}  {in_a_line(job.name.rpartition('-')[0])}  {outcome}")
     return error is None
 
 
-def _tell_rest(recovered: Recovered) -> bool:
+def _print_rest(recovered: Recovered) -> bool:
     """Print the tasks without a job; return whether all of them returned a result."""
     if recovered.delivered:
-        say(f"{recovered.delivered} tasks were collected before")
+        echo(f"{recovered.delivered} tasks were collected before")
     for bundle in recovered.unsubmitted:
-        say(f"{bundle}  was not submitted: none of its calls has run")
+        echo(f"{bundle}  was not submitted: none of its calls has run")
     for bundle in recovered.forgotten:
-        say(f"{bundle}  its job no longer exists: Batch deletes finished jobs after some days")
+        echo(f"{bundle}  its job no longer exists: Batch deletes finished jobs after some days")
     return not recovered.unsubmitted and not recovered.forgotten
 
 
@@ -246,10 +246,10 @@ def _keeps() -> bool:
 def _show(error: BaseException) -> None:
     """Show a failure; for the function's own error, also its source location."""
     if isinstance(error, FarcallError):
-        say(f"farcall: {error}", fg="red", err=True)
+        echo(f"farcall: {error}", fg="red", err=True)
     else:
         text = failures.with_traceback(error, error.__traceback__)
-        say(text.rstrip("\n"), err=True)
+        echo(text.rstrip("\n"), err=True)
 
 
 # A thread instead of aiofiles writes a pickle to its file without holding it in memory.

@@ -11,7 +11,7 @@ import click
 from farcall.cli import references
 from farcall.cli.common import confirm, opened, print_json
 from farcall.cli.options import given, resource_options
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.engine.retry import Plan
 from farcall.engine.session import this_user
 from farcall.model.errors import NothingToRetryError, UnknownError
@@ -57,7 +57,7 @@ def retry_job(
     """  # noqa: D301  # click's marker for preformatted lines
     options = given(assignments, short)
     whole = CLIENT.fullmatch(reference) is not None
-    plans = asyncio.run(_look(reference, options, failed=failed, whole=whole))
+    plans = asyncio.run(_plans(reference, options, failed=failed, whole=whole))
     if dry_run:
         if as_json:
             print_json([_row(each, options) for each in plans])
@@ -69,8 +69,8 @@ def retry_job(
         print_json([each._asdict() for each in done])
         return
     for each in done:
-        say(each.job_id)
-    say(f"farcall wait {' '.join(each.job_id for each in done)}", err=True)
+        echo(each.job_id)
+    echo(f"farcall wait {' '.join(each.job_id for each in done)}", err=True)
 
 
 def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _look(
+async def _plans(
     reference: str, options: dict[str, Any], *, failed: bool, whole: bool
 ) -> list[Plan]:
     """Plan the retries, and print the plans."""
@@ -102,8 +102,8 @@ async def _look(
         if not plans:
             raise NothingToRetryError(f"run {reference} has no tasks to retry")
     for plan in plans:
-        told = plan.summary(plan.with_options(options))
-        say(f"{_whose(plan)}{in_a_line(told)}", err=True)
+        summary = plan.summary(plan.with_options(options))
+        echo(f"{_whose(plan)}{in_a_line(summary)}", err=True)
     return plans
 
 
@@ -113,7 +113,7 @@ async def _of_one(entry: Entry, *, failed: bool) -> list[Plan]:
     try:
         return [await retry.plan(session, settings, entry.detail.job_id, failed=failed)]
     except NothingToRetryError as error:
-        say(str(error), err=True)
+        echo(str(error), err=True)
         return []
 
 

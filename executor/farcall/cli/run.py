@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from farcall.cli import plan, results, tables
 from farcall.cli.options import given, job_options, value_file
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.cli.signatures import Call
 from farcall.cli.targets import Target, find
 from farcall.client.command_job import CommandJob
@@ -30,7 +30,7 @@ from farcall.model.errors import JobLostError
 from farcall.model.jobs import JobDetail
 from farcall.model.terminal import in_a_line
 
-_LOOK_S = (0.5, 5.0)
+_POLL_S = (0.5, 5.0)
 """Minimum and maximum interval in seconds between two polls of the job's state."""
 
 
@@ -117,8 +117,8 @@ def run(
 
 async def _leave(executor: BatchExecutor, target: Target, bound: inspect.BoundArguments) -> None:
     job = await executor.submit(target.function, *bound.args, **bound.kwargs)
-    say(job.id)
-    say(
+    echo(job.id)
+    echo(
         f"Run `farcall logs -f {job.id}` to follow the output, `farcall result {job.id}` to "
         "get the result.",
         err=True,
@@ -145,7 +145,7 @@ async def _run(
 @contextlib.asynccontextmanager
 async def telling_states(job: Job[Any] | CommandJob) -> AsyncIterator[None]:
     """Print a job's states to stderr during the block."""
-    telling = asyncio.ensure_future(_tell_states(job))
+    telling = asyncio.ensure_future(_print_states(job))
     try:
         yield
     finally:
@@ -153,10 +153,10 @@ async def telling_states(job: Job[Any] | CommandJob) -> AsyncIterator[None]:
         await asyncio.gather(telling, return_exceptions=True)
 
 
-async def _tell_states(job: Job[Any] | CommandJob) -> None:
+async def _print_states(job: Job[Any] | CommandJob) -> None:
     """Print a job's states to stderr until it finishes."""
-    say(f"job {job.id} ({job.name})", err=True)
-    said, wait_s = "", _LOOK_S[0]
+    echo(f"job {job.id} ({job.name})", err=True)
+    printed, wait_s = "", _POLL_S[0]
     waiting = Console(stderr=True).status("")
     with contextlib.ExitStack() as shown:
         if sys.stderr.isatty():
@@ -165,20 +165,20 @@ async def _tell_states(job: Job[Any] | CommandJob) -> None:
             with contextlib.suppress(JobLostError):  # the job may not be listed yet
                 detail = await job.detail()
                 text = _state(detail)
-                if text != said:
-                    said, wait_s = text, _LOOK_S[0]
+                if text != printed:
+                    printed, wait_s = text, _POLL_S[0]
                     waiting.update(escape(text))
                     if detail.started_at is not None:
                         shown.close()  # the job's own output follows
-                    say(text, err=True)
+                    echo(text, err=True)
             await asyncio.sleep(wait_s)
-            wait_s = min(wait_s * 1.5, _LOOK_S[1])
+            wait_s = min(wait_s * 1.5, _POLL_S[1])
 
 
 def _state(detail: JobDetail) -> str:
     reason = detail.status_reason
-    said = [tables.word(detail), reason and f"({in_a_line(reason)})", detail.remedy]
-    return " ".join(part for part in said if part)
+    parts = [tables.word(detail), reason and f"({in_a_line(reason)})", detail.remedy]
+    return " ".join(part for part in parts if part)
 
 
 def _in_json(value: object) -> str:

@@ -62,7 +62,7 @@ class Typed(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         except ValidationError as error:
             if text in self._members:
                 return self._members[text]
-            self.fail(f"{text!r} is not {self.name}: {_told(error)}", param, ctx)
+            self.fail(f"{text!r} is not {self.name}: {_message(error)}", param, ctx)
 
     def _plain(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -90,7 +90,7 @@ def _is_no_json(error: ValidationError) -> bool:
     return any(problem["type"] == "json_invalid" for problem in error.errors())
 
 
-def _told(error: ValidationError) -> str:
+def _message(error: ValidationError) -> str:
     lines = []
     for problem in error.errors(include_url=False):
         place = ".".join(map(str, problem["loc"]))

@@ -15,7 +15,7 @@ from tomlkit.exceptions import TOMLKitError
 
 from farcall.aws.clients import Aws
 from farcall.cli import options_file
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.help import DEFAULTS, origin
 from farcall.config.settings import Settings
 from farcall.deploy.stack import Event
@@ -114,10 +114,10 @@ def options_of(path: Path, text: str) -> dict[str, Any]:
         ) from error
 
 
-def tell(happened: Event | str) -> None:
+def report(happened: Event | str) -> None:
     """Print a stack's progress to stderr."""
     if isinstance(happened, str):
-        say(in_a_line(happened), err=True)
+        echo(in_a_line(happened), err=True)
         return
     if not happened.is_of_stack and happened.reason.endswith(_INITIATED):
         return  # the start was printed before
@@ -126,7 +126,7 @@ def tell(happened: Event | str) -> None:
         text += f" ({happened.kind})"
     if happened.reason and not happened.status.endswith(_UNDER_WAY):
         text += f": {happened.reason}"
-    say(in_a_line(text), fg="red" if happened.status.endswith("_FAILED") else None, err=True)
+    echo(in_a_line(text), fg="red" if happened.status.endswith("_FAILED") else None, err=True)
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def explained(name: str, command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"AWS continues with stack {name}. Run `{command}` to follow it again.", err=True)
+        echo(f"AWS continues with stack {name}. Run `{command}` to follow it again.", err=True)
         raise
 
 

@@ -85,9 +85,9 @@ def _wide(entry: Entry) -> list[Text]:
 def _narrow(entry: Entry) -> list[Text]:
     task = Text(_task(entry))
     task.append(f"  {in_a_line(entry.workflow.name)}", "dim")
-    said = _note(entry)
-    if said:
-        task.append(f"\n{said}", "dim")
+    remark = _note(entry)
+    if remark:
+        task.append(f"\n{remark}", "dim")
     return [coloured(entry.detail), Text(age(entry.detail.created_at)), task]
 
 
@@ -123,13 +123,13 @@ def show_lines(entries: Sequence[Entry]) -> None:
 def line(entry: Entry, *, whole_id: bool = True) -> Text:
     """Return a job's line, which changes whenever its state does."""
     detail = entry.detail
-    told = Text(in_a_line(detail.job_id if whole_id else short(detail.job_id)))
-    told.append("  ").append_text(coloured(detail))
-    told.append(f" since {clock(since(detail))}  {_task(entry)}")
-    said = _note(entry)
-    if said:
-        told.append(f"  {said}", "dim")
-    return told
+    row = Text(in_a_line(detail.job_id if whole_id else short(detail.job_id)))
+    row.append("  ").append_text(coloured(detail))
+    row.append(f" since {clock(since(detail))}  {_task(entry)}")
+    remark = _note(entry)
+    if remark:
+        row.append(f"  {remark}", "dim")
+    return row
 
 
 # --- cells ------------------------------------------------------------------------------------
@@ -150,9 +150,9 @@ def counted_states(counts: Mapping[str, int]) -> str:
     words: dict[str, int] = {}
     for state in json_view.STATES:
         if state in counts:
-            told = json_view.WORDS[state].lower()
-            words[told] = words.get(told, 0) + counts[state]
-    return ", ".join(f"{count} {told}" for told, count in words.items())
+            word = json_view.WORDS[state].lower()
+            words[word] = words.get(word, 0) + counts[state]
+    return ", ".join(f"{count} {word}" for word, count in words.items())
 
 
 def note(detail: JobDetail) -> str:
@@ -165,9 +165,9 @@ def note(detail: JobDetail) -> str:
         return in_a_line(detail.status_reason.partition(" - ")[0])
     if detail.status is JobStatus.SUCCEEDED:
         return ""
-    said = [f"exit code {detail.exit_code}"] if detail.exit_code else []
-    said.append(detail.platform_reason.removeprefix(OWN_REASON))
-    return in_a_line("; ".join(filter(None, said)))
+    parts = [f"exit code {detail.exit_code}"] if detail.exit_code else []
+    parts.append(detail.platform_reason.removeprefix(OWN_REASON))
+    return in_a_line("; ".join(filter(None, parts)))
 
 
 def _note(entry: Entry) -> str:
@@ -214,11 +214,11 @@ def span(seconds: float) -> str:
 def _task(entry: Entry) -> str:
     """Return a job's call, or its command with a shell prompt."""
     detail = entry.detail
-    told = f"$ {entry.function}" if entry.is_command else entry.why.call or entry.function
+    text = f"$ {entry.function}" if entry.is_command else entry.why.call or entry.function
     if detail.array_size:
-        told += f"[{detail.array_size}]"
+        text += f"[{detail.array_size}]"
     if detail.nodes:
-        told += f" ({counted(detail.nodes, 'node')})"
+        text += f" ({counted(detail.nodes, 'node')})"
     elif detail.node_index is not None:
-        told += f" (node {detail.node_index})"
-    return in_a_line(told)
+        text += f" (node {detail.node_index})"
+    return in_a_line(text)

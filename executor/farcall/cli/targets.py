@@ -65,7 +65,7 @@ def find(name: str) -> Target:
     with importing(place), contextlib.redirect_stdout(sys.stderr):
         module = _import_file(Path(place)) if is_file else _import(place)
     workflow = Path(place).name if is_file else place
-    return Target(name, workflow, _look_up(module, place, function))
+    return Target(name, workflow, _find(module, place, function))
 
 
 def _import(name: str) -> ModuleType:
@@ -131,7 +131,7 @@ def _is_import(file: str) -> bool:
     return file.startswith((__file__, "<frozen")) or "importlib" in file
 
 
-def _look_up(module: ModuleType, place: str, function: str) -> Any:
+def _find(module: ModuleType, place: str, function: str) -> Any:
     found: Any = module
     for part in function.split("."):
         try:

@@ -16,7 +16,7 @@ import click
 from farcall import ui
 from farcall.cli.common import moment
 from farcall.cli.options import queue_names
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.config.settings import Settings
 from farcall.covalent.cancel import CovalentCompanion
 from farcall.ui.guard import is_loopback
@@ -92,7 +92,7 @@ def serve_page(
         covalent=None if no_covalent else CovalentCompanion.configured(covalent),
     )
     asyncio.run(_serve(settings, options, opens=opens))
-    say("The web UI has stopped. Jobs continue.")
+    echo("The web UI has stopped. Jobs continue.")
 
 
 async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
@@ -104,7 +104,7 @@ async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> Non
 
     def started(served: ui.Served) -> None:
         _warn(options.host)
-        _tell(served, about, account)
+        _print_link(served, about, account)
         if opens:
             webbrowser.open(served.link)
 
@@ -125,10 +125,10 @@ def _warn(host: str) -> None:
         "content cross the network unencrypted. Use --host 127.0.0.1 and an SSH tunnel to "
         "keep them private."
     )
-    say(f"Warning: {text}", fg="yellow", err=True)
+    echo(f"Warning: {text}", fg="yellow", err=True)
 
 
-def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
+def _print_link(served: ui.Served, about: dict[str, Any], account: str) -> None:
     """Print the address and a summary of the shown jobs."""
     queues = about["queues"]
     rows = [
@@ -141,11 +141,11 @@ def _tell(served: ui.Served, about: dict[str, Any], account: str) -> None:
         rows.append(("Covalent", f"{about['covalent']}, which cancels electrons"))
     if about["read_only"]:
         rows.append(("read-only", "the web UI cannot cancel or retry jobs"))
-    say("Web UI:\n")
-    say(f"  {served.link}\n")
+    echo("Web UI:\n")
+    echo(f"  {served.link}\n")
     for name, value in rows:
-        say(f"  {name:<10}{value}")
-    say("\nPress Ctrl-C to stop. Jobs continue. Anyone with the address can act on your behalf.")
+        echo(f"  {name:<10}{value}")
+    echo("\nPress Ctrl-C to stop. Jobs continue. Anyone with the address can act on your behalf.")
     sys.stdout.flush()
 
 

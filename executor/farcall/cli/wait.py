@@ -11,7 +11,7 @@ import click
 
 from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import opened, seconds
-from farcall.cli.printing import say
+from farcall.cli.printing import echo
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobStatus
@@ -19,7 +19,7 @@ from farcall.model.names import named
 from farcall.operations.catalog import Catalog
 from farcall.operations.finding import Finder
 
-_LOOK_S = (0.5, 5.0)
+_POLL_S = (0.5, 5.0)
 """Minimum and maximum interval between polls in seconds: after a job's end, and idle."""
 
 
@@ -59,10 +59,10 @@ async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: 
     else:
         job_ids, missing = [await references.job_id(settings, session, None)], {}
     for text in missing.values():
-        say(text, err=True)
+        echo(text, err=True)
     code, left = exit_codes.UNKNOWN if missing else 0, list(job_ids)
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _LOOK_S[0]
+    pause_s = _POLL_S[0]
     while left:
         ends = await _poll(session, left)
         code = max(code, *ends.values(), 0)
@@ -70,12 +70,12 @@ async def _within(arguments: Sequence[str], timeout_s: float | None, *, is_any: 
         if not left or (is_any and len(left) < len(job_ids)):
             break
         if time.monotonic() >= deadline:
-            say(
+            echo(
                 f"{named(left)} had not finished when the timeout expired. The jobs continue.",
                 err=True,
             )
             return exit_codes.TIMED_OUT
-        pause_s = _LOOK_S[0] if ends else min(pause_s * 1.5, _LOOK_S[1])
+        pause_s = _POLL_S[0] if ends else min(pause_s * 1.5, _POLL_S[1])
         await asyncio.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
     return code
 
@@ -88,7 +88,7 @@ async def _poll(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
         try:
             entry = references.recognized(known, job_id, session)
         except UnknownError as error:
-            say(str(error), err=True)
+            echo(str(error), err=True)
             ends[job_id] = exit_codes.UNKNOWN
             continue
         if entry.detail.status.is_final:

@@ -36,7 +36,7 @@ class Awaitable(Coroutine[Any, Any, R]):
         self._what = what
         self._instead = instead
         self._is_used = False
-        self._was_told = False
+        self._has_warned = False
         self._work: Coroutine[Any, Any, R] | None = None
         frame: Any = sys._getframe(1)
         while frame.f_back is not None and _is_own(frame):
@@ -80,24 +80,25 @@ class Awaitable(Coroutine[Any, Any, R]):
         return self._work
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn_explicit) -> None:
-        if not self.__dict__.get("_is_used", True) and not self._was_told:
+        if not self.__dict__.get("_is_used", True) and not self._has_warned:
             text = f"{self._what} was never awaited, so it did not run: {self._instead}"
             _warn(text, RuntimeWarning, *self._made_at, registry=_seen)
 
     if not TYPE_CHECKING:  # type checkers still report them as errors
 
         def __getattr__(self, name: str) -> NoReturn:
-            self._was_told = self._was_told or not name.startswith("_")  # tools probe such names
+            is_probe = name.startswith("_")  # tools look up such names
+            self._has_warned = self._has_warned or not is_probe
             raise AttributeError(
                 f"{self._what} has no {name!r}, because it is not awaited yet: {self._instead}"
             )
 
         def __iter__(self) -> NoReturn:
-            self._was_told = True
+            self._has_warned = True
             raise TypeError(f"{self._what} is not iterable: {self._instead}")
 
         def __reduce__(self) -> NoReturn:
-            self._was_told = True
+            self._has_warned = True
             raise TaskNotPicklableError(
                 f"{self._what} has no result, because it is not awaited yet: {self._instead}"
             )

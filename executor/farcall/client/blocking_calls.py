@@ -215,7 +215,7 @@ class BlockingCalls:
             self._works[future] = work
             self.is_abandoned = False  # a new block can be left again
             try:
-                self._loop.tell(partial(self._admit, work))
+                self._loop.call_soon(partial(self._admit, work))
             except Exception:  # the process has no threads or files left for the loop
                 del self._works[future]  # it would never finish
                 raise
@@ -265,7 +265,7 @@ class BlockingCalls:
         """Terminate the jobs of a cancelled future, without waiting."""
         work = self._works.get(future)
         if work is not None:
-            self.tell(partial(self._end, work))
+            self.call_soon(partial(self._end, work))
 
     def shut(self) -> None:
         """Accept no more calls, and release the loop after the last one, without waiting."""
@@ -274,7 +274,7 @@ class BlockingCalls:
         with self._changed:
             self.is_shut = True
             if self._loop.is_held:
-                self.tell(self._close_if_over)
+                self.call_soon(self._close_if_over)
 
     def cancel_pending(self) -> None:
         """Cancel the calls that Batch has not accepted yet."""
@@ -334,10 +334,10 @@ class BlockingCalls:
     def _has(self, work: Work) -> bool:
         return work.future in self._works
 
-    def tell(self, function: Callable[[], object]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the loop, without waiting; do nothing if the loop was closed."""
         with contextlib.suppress(FarcallError):  # the loop was closed, and so it has no calls
-            self._loop.tell(function)
+            self._loop.call_soon(function)
 
     # --- on the loop's thread -----------------------------------------------------------------
 

@@ -206,7 +206,7 @@ class _InThread(Ahead):
             for row in read():
                 self._rows.append(row)
                 if self._is_news():
-                    self._tell()
+                    self._notify()
                 while len(self._rows) >= self.most and not self._is_closed:
                     self._room.wait()
                     self._room.clear()
@@ -216,9 +216,9 @@ class _InThread(Ahead):
             self._error = error
         finally:
             self._has_ended = True
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop has ended, and no caller waits
             self._loop.call_soon_threadsafe(self._news.set)
 

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 _WITHOUT_ASYNC = "in code without async, use farcall.BatchPoolExecutor"
-_SAID_ELSEWHERE = {
+_HINTS = {
     "map": f"write await executor.task(function).map(...); {_WITHOUT_ASYNC}",
     "starmap": f"write await executor.task(function).starmap(...); {_WITHOUT_ASYNC}",
     "run": f"write await (await executor.submit(function, ...)).result(); {_WITHOUT_ASYNC}",
@@ -434,7 +434,7 @@ class BatchExecutor:
             )
 
         def __getattr__(self, name: str) -> NoReturn:
-            hint = _SAID_ELSEWHERE.get(name)
+            hint = _HINTS.get(name)
             hint = f": {hint}" if hint else ""
             raise AttributeError(f"a BatchExecutor has no {name!r}{hint}", name=name, obj=self)
 

@@ -35,7 +35,7 @@ class LiveOutput:
         self._lock = threading.Lock()  # event loops may run in several threads
         self._room = float(_LINES_PER_S)
         self._at = now()
-        self._told_at = self._at
+        self._reported_at = self._at
         self._lines = self._bytes = 0
         self._jobs: set[str] = set()
         self._run = ""
@@ -48,8 +48,8 @@ class LiveOutput:
             self._at = now
             written, rest = lines[: int(self._room)], lines[int(self._room) :]
             self._room -= len(written)
-            if self._jobs and written and now - self._told_at >= _NOTE_S:
-                self._tell()
+            if self._jobs and written and now - self._reported_at >= _NOTE_S:
+                self._report()
             begin = f"{terminal.in_a_line(label)} | "
             for stream, group in itertools.groupby(written, key=lambda line: line.stream):
                 texts = [f"{begin}{terminal.output(line.text)}\n" for line in group]
@@ -64,9 +64,9 @@ class LiveOutput:
         """Report the dropped lines."""
         with self._lock:
             if self._jobs:
-                self._tell()
+                self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         left = [f"{self._lines:,} lines"] if self._lines else []
         left += [f"{self._bytes / 1e6:,.1f} MB"] if self._bytes else []
         jobs = counted(len(self._jobs), "job")
@@ -75,7 +75,7 @@ class LiveOutput:
         _print(sys.stderr, text)
         self._lines = self._bytes = 0
         self._jobs.clear()
-        self._told_at = self._now()
+        self._reported_at = self._now()
 
 
 writer = LiveOutput()

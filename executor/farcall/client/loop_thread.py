@@ -43,7 +43,7 @@ class LoopThread:
         self._ended: _Loop | None = None
         self._waited_for: set[concurrent.futures.Future[Any]] = set()
 
-    def tell(self, function: Callable[[], object]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the loop, without waiting.
 
         Functions passed in a burst reach the loop together and in order. A function must not
@@ -52,7 +52,7 @@ class LoopThread:
         Raises:
             FarcallError: The loop was closed meanwhile.
         """
-        if not self._hold().tell(function):
+        if not self._hold().call_soon(function):
             raise _ClosedError("the event loop was closed before this call started")
 
     @property
@@ -154,7 +154,7 @@ class _Loop:
         self._is_closing = False
         # Functions passed before the end run first; garbage collection may pass more meanwhile.
         self._lock = threading.RLock()
-        self._told: deque[Callable[[], object]] = deque()
+        self._pending: deque[Callable[[], object]] = deque()
         self._is_awake = False
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
@@ -171,12 +171,12 @@ class _Loop:
         """Whether the caller runs on this loop's thread."""
         return threading.current_thread() is self._thread
 
-    def tell(self, function: Callable[[], object]) -> bool:
+    def call_soon(self, function: Callable[[], object]) -> bool:
         """Call a function on the loop, without waiting; return whether it will be called."""
         with self._lock:
             if self.is_over:
                 return False
-            self._told.append(function)
+            self._pending.append(function)
             if not self._is_awake:  # waking the loop is the most expensive step
                 self._is_awake = True
                 try:
@@ -188,8 +188,8 @@ class _Loop:
 
     def _listen(self) -> None:
         self._is_awake = False
-        while self._told:
-            self._told.popleft()()
+        while self._pending:
+            self._pending.popleft()()
 
     def end(self) -> None:
         """Cancel all work, without waiting."""

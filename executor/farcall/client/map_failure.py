@@ -47,15 +47,15 @@ class MapFailure:
     @property
     def sentence(self) -> str:
         """Summary in one line: "3 of 100 raised ValueError; 95 were ended because of it"."""
-        told = f"{self.failed:,} of {self.total:,} raised {self._named}"
+        text = f"{self.failed:,} of {self.total:,} raised {self._named}"
         if self.ended:
             tasks = "" if self.ended == self.ended_tasks else f" calls in {self.ended_tasks} tasks"
-            told += f"; {self.ended}{tasks} {_were(self.ended)} ended because of it"
+            text += f"; {self.ended}{tasks} {_were(self.ended)} ended because of it"
         if self.unfinished:
-            told += f"; {self.unfinished:,} {_have(self.unfinished)} not ended"
+            text += f"; {self.unfinished:,} {_have(self.unfinished)} not ended"
         if self.unsubmitted:
-            told += f"; {self.unsubmitted:,} {_were(self.unsubmitted)} not submitted"
-        return told
+            text += f"; {self.unsubmitted:,} {_were(self.unsubmitted)} not submitted"
+        return text
 
     @property
     def _named(self) -> str:
@@ -63,26 +63,26 @@ class MapFailure:
         if len(self.errors) == 1:
             return names[0]
         counts = (count for _, count in self.errors)
-        told = ", ".join(f"{name} x{count}" for name, count in zip(names, counts, strict=False))
+        text = ", ".join(f"{name} x{count}" for name, count in zip(names, counts, strict=False))
         more = len(self.errors) - len(names)
-        return f"{told} and {more} more" if more else told
+        return f"{text} and {more} more" if more else text
 
-    def tell(self, error: BaseException, way: str) -> None:
+    def annotate(self, error: BaseException, way: str) -> None:
         """Attach the progress to an error that is being raised.
 
         Args:
             error: The error.
             way: Method that returns the kept results.
         """
-        told = f"map: {self.sentence}."
+        text = f"map: {self.sentence}."
         if self.unfinished:
-            told += " They continue until the iterator is closed."
+            text += " They continue until the iterator is closed."
         if self.kept:
-            told += f" Get the computed results with `{way}`."
+            text += f" Get the computed results with `{way}`."
         with contextlib.suppress(Exception):  # the error's class may override attribute access
             error.map_failure = self  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
-            results.add_note(error, told)
+            results.add_note(error, text)
 
 
 def names_of(errors: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

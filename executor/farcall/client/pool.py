@@ -248,7 +248,7 @@ class BatchPoolExecutor(concurrent.futures.Executor):
             return Chunks(partial(self._start_chunk, task), iter(()), chunksize, None)
         columns = zip(*calls, strict=True)
         sweep = task.map(*columns, chunksize=chunksize, progress=progress)
-        work = SweepWork(sweep, len(calls), self._calls.tell)
+        work = SweepWork(sweep, len(calls), self._calls.call_soon)
         self._calls.start(work).add_done_callback(work.wake)
         return work
 

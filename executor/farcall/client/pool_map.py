@@ -119,17 +119,17 @@ class SweepWork(Work):
     Args:
         sweep: The sweep.
         size: Number of calls.
-        tell: Calls a function on the event loop.
+        call_soon: Calls a function on the event loop.
     """
 
-    __slots__ = ("_arrived", "_awaited", "_left", "_outcomes", "_results", "_sweep", "_tell")
+    __slots__ = ("_arrived", "_awaited", "_call_soon", "_left", "_outcomes", "_results", "_sweep")
 
     def __init__(
-        self, sweep: Sweep[Any], size: int, tell: Callable[[Callable[[], object]], None]
+        self, sweep: Sweep[Any], size: int, call_soon: Callable[[Callable[[], object]], None]
     ) -> None:
         super().__init__()
         self._sweep = sweep
-        self._tell = tell
+        self._call_soon = call_soon
         self._outcomes = sweep.outcomes()
         self._results: list[Result | None] = [None] * size
         self._left = size
@@ -184,7 +184,7 @@ class SweepWork(Work):
     def record_raised(self, error: BaseException) -> None:
         """Attach the progress of the map to an error; see `Source`."""
         failure = self._sweep.record_raised(error)
-        failure.tell(error, f"farcall recover {failure.run}")
+        failure.annotate(error, f"farcall recover {failure.run}")
 
     def cancel(self) -> None:
         """Cancel the unfinished calls."""
@@ -192,7 +192,7 @@ class SweepWork(Work):
 
     def discard(self) -> None:
         """Delete results that were kept because of an error."""
-        self._tell(self._sweep.discard)
+        self._call_soon(self._sweep.discard)
 
     def _is_ready(self) -> bool:
         return self._results[self._awaited] is not None or self.future.done()
@@ -268,7 +268,7 @@ class Chunks:
             job_ids=tuple(self._job_ids),
             unfinished=unfinished,
         )
-        failure.tell(error, "")
+        failure.annotate(error, "")
 
     def cancel(self) -> None:
         """Cancel the calls whose results were not collected."""

@@ -238,8 +238,8 @@ class LineReport:
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._said_at = time.monotonic()
-        self._said: Counts | None = None
+        self._printed_at = time.monotonic()
+        self._printed: Counts | None = None
         self._tenth = 0
         self._was_in_trouble = False
 
@@ -247,18 +247,18 @@ class LineReport:
         """Print a line if it is due."""
         tenth = _LINES * self._report.counts.ended // (self._report.total or sys.maxsize)
         is_new = self._report.trouble != "" and not self._was_in_trouble
-        if tenth > self._tenth or is_new or time.monotonic() - self._said_at >= _LINE_S:
-            self._say()
+        if tenth > self._tenth or is_new or time.monotonic() - self._printed_at >= _LINE_S:
+            self._print()
             self._tenth = tenth
         self._was_in_trouble = self._report.trouble != ""
 
     def close(self) -> None:
         """Print the result."""
-        if self._said != self._report.counts:
-            self._say()
+        if self._printed != self._report.counts:
+            self._print()
 
-    def _say(self) -> None:
-        self._said_at, self._said = time.monotonic(), self._report.counts
+    def _print(self) -> None:
+        self._printed_at, self._printed = time.monotonic(), self._report.counts
         trouble = f"; {self._report.trouble}" if self._report.trouble else ""
         sys.stderr.write(f"farcall: {self._report.name}: {self._report}{trouble}\n")
         sys.stderr.flush()

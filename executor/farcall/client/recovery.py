@@ -225,23 +225,23 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     """
     store = session.stores.of(where.bucket)
     queues = await _queues(settings, store, [where])
-    look = functools.partial(_look, session, store, queues, where)
-    found = await look(session.timing.recover_polls_s)
+    search = functools.partial(_search, session, store, queues, where)
+    found = await search(session.timing.recover_polls_s)
     if found is not None:
         return found
     new = renamed(where)
     try:
-        found = await withdraw(store, where, new, look)
+        found = await withdraw(store, where, new, search)
     except ServiceError as error:
         if error.code != NO_SUCH_KEY:
             raise
-        return await look()  # without its bundle, a job runs nothing
+        return await search()  # without its bundle, a job runs nothing
     if found is None:
         await store.delete([new.bundle_key])
     return found
 
 
-async def _look(
+async def _search(
     session: Session,
     store: Store,
     queues: Mapping[Location, list[str]],

@@ -142,7 +142,7 @@ class MapJobs(Awaitable[list[R]]):
             FarcallError: Nothing was submitted yet, or a caller still waits for the jobs.
         """
         state = self._state
-        self._was_told = True
+        self._has_warned = True
         if state is None or not state.arrays:
             raise FarcallError(f"this {self._kind} has not submitted any call. Await it first")
         if not state.is_over:
@@ -235,7 +235,7 @@ class MapJobs(Awaitable[list[R]]):
         failure = None
         if error is state.raised and not is_unseen(error):
             failure = self._failure(state, keeps_all=keeps_all)
-            failure.tell(error, f"await executor.recover({failure.run!r})")
+            failure.annotate(error, f"await executor.recover({failure.run!r})")
         elif state.has_raised:
             failure = self._failure(state, keeps_all=keeps_all)
         return failure
@@ -270,8 +270,8 @@ class MapJobs(Awaitable[list[R]]):
             session.relay.leave(array.submission, range(array.submission.size))
         unfinished = [array for array in state.arrays.values() if array.unfinished]
         for array in unfinished:
-            if array.tell is not None:
-                session.tracker.unwatch(array.submission.job_id, array.tell)
+            if array.callback is not None:
+                session.tracker.unwatch(array.submission.job_id, array.callback)
         job_ids = [array.submission.job_id for array in unfinished]
         if unfinished and (
             is_unseen(cause) if cause is not None else all(each.is_unseen for each in unfinished)
@@ -307,7 +307,7 @@ class MapJobs(Awaitable[list[R]]):
     ) -> None:
         array = state.record_job(submission, calls, tasks)
 
-        def tell(index: int, arrival: Completion) -> None:
+        def callback(index: int, arrival: Completion) -> None:
             if isinstance(arrival, Ended) and arrival.error:  # it may still run
                 array.is_unseen = array.is_unseen or is_unseen(arrival.error)
             else:
@@ -322,10 +322,10 @@ class MapJobs(Awaitable[list[R]]):
                 for index in range(submission.size)
             }
             session.relay.follow(submission, labels, live_output.writer)
-        array.tell = tell
+        array.callback = callback
         session.cleaner.record_submission(submission)
         session.tracker.watch(
-            submission, range(submission.size), self._settings, tell, state.is_full
+            submission, range(submission.size), self._settings, callback, state.is_full
         )
 
     async def _fetch(self, session: Session, state: SweepState) -> None:

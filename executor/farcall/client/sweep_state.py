@@ -152,7 +152,7 @@ class Array:
         unfinished: Number of unfinished tasks.
         ended: Number of calls in finished tasks.
         returned: Number of these calls whose result was fetched.
-        tell: Called by the tracker with finished tasks.
+        callback: Called by the tracker with finished tasks.
         is_unseen: Whether the job can no longer be polled; it continues.
         texts: Call texts of the job's tasks, once a task has failed.
         tasks: Numbers of each task's calls in the map, for a retry; None for consecutive calls.
@@ -163,7 +163,7 @@ class Array:
     unfinished: int
     ended: int = 0
     returned: int = 0
-    tell: OnCompletion | None = None
+    callback: OnCompletion | None = None
     is_unseen: bool = False
     texts: list[str] | None = None
     tasks: Sequence[Sequence[int]] | None = None
@@ -178,10 +178,10 @@ def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) ->
         chunksize: Number of calls in one task.
         ended: Number of calls that are known to have finished.
     """
-    said = (detail.status_summary or {detail.status.value: 1}) if detail else {}
-    ended_there = chunksize * sum(said.get(status, 0) for status in _ENDED)
+    counts = (detail.status_summary or {detail.status.value: 1}) if detail else {}
+    ended_there = chunksize * sum(counts.get(status, 0) for status in _ENDED)
     ended_in_all = min(max(ended, ended_there), calls)
-    running_there = chunksize * sum(said.get(status, 0) for status in _RUNNING)
+    running_there = chunksize * sum(counts.get(status, 0) for status in _RUNNING)
     return ended_in_all, min(running_there, calls - ended_in_all)
 
 
@@ -390,5 +390,7 @@ class SweepState:
             ended += ended_here
             running += running_here
         failed = self.errors.total()
-        done, told = ended - failed, str(self.failures)
-        return Counts(running, done, failed, self.total, self.packed, self.sent_bytes, told)
+        done, failure_text = ended - failed, str(self.failures)
+        return Counts(
+            running, done, failed, self.total, self.packed, self.sent_bytes, failure_text
+        )

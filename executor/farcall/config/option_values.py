@@ -90,9 +90,9 @@ def _requirements(value: Any) -> list[str]:
         try:
             url = Requirement(text).url or ""
         except InvalidRequirement as error:
-            said = str(error).partition("\n")[0]
+            reason = str(error).partition("\n")[0]
             raise ValueError(
-                f"{text!r} is not a requirement ({said}); use one such as numpy>=2. Your own "
+                f"{text!r} is not a requirement ({reason}); use one such as numpy>=2. Your own "
                 "folders are sent automatically"
             ) from None
         if "@" in urlsplit(url).netloc:

@@ -241,9 +241,9 @@ def _url(host: str, port: int) -> str:
 
 def _extra_headers() -> dict[str, str]:
     """Return the headers set for Covalent's client (covalent/_api/apiclient.py)."""
-    said = os.environ.get("COVALENT_EXTRA_HEADERS")
+    variable = os.environ.get("COVALENT_EXTRA_HEADERS")
     try:
-        found = json.loads(said or "{}")
+        found = json.loads(variable or "{}")
         return {str(name): str(value) for name, value in found.items()}
     except (ValueError, AttributeError) as error:
         raise FarcallError(

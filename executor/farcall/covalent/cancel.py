@@ -57,7 +57,7 @@ class CovalentCompanion:
         """URL of the server."""
         return self._server.address
 
-    async def tell(
+    async def notify(
         self, session: Session, entries: Mapping[str, Entry], whole: Collection[str] = ()
     ) -> dict[str, str]:
         """Cancel the nodes of jobs in Covalent.
@@ -102,7 +102,7 @@ class CovalentCompanion:
             return []
         return [dispatch for dispatch, is_going in unfinished.items() if is_going]
 
-    async def tell_whole(self, dispatches: Collection[str]) -> dict[str, str]:
+    async def notify_whole(self, dispatches: Collection[str]) -> dict[str, str]:
         """Cancel entire dispatches; return the error for each that failed."""
         shares = {dispatch: _Share(job_ids={dispatch}) for dispatch in dispatches}
         refused = await _cancel(self._server, shares)
@@ -126,8 +126,10 @@ async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tupl
             return str(error)
         return ""
 
-    said = await asyncio.gather(*(cancel(*each) for each in shares.items()))
-    return [(why, share.job_ids) for why, share in zip(said, shares.values(), strict=True) if why]
+    replies = await asyncio.gather(*(cancel(*each) for each in shares.items()))
+    return [
+        (why, share.job_ids) for why, share in zip(replies, shares.values(), strict=True) if why
+    ]
 
 
 async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, list[NodeOf] | str]:

@@ -43,7 +43,7 @@ class GroupRun:
         workflow: The lattice that the nodes belong to; None if Covalent's server is not involved.
         submitting: The submission, once it has begun.
         cancelled: Whether the group was cancelled through Covalent.
-        tell: Called with the reason the status is unknown, and with "" when it is known again.
+        on_trouble: Called with why the status is unknown, and with "" when it is known again.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GroupRun:
         self.workflow: Workflow | None = None
         self.submitting: asyncio.Task[TaskRun] | None = None
         self.cancelled = False
-        self.tell: Callable[[str], None] = lambda _: None
+        self.on_trouble: Callable[[str], None] = lambda _: None
         self._numbers: set[int] = set()
         self._taken: set[int] = set()
         self._spent: list[str] = []
@@ -117,7 +117,7 @@ class GroupRun:
         session = await self.handle.session()
         trouble = session.tracker.trouble
         patience = Patience(trouble, session.timing)
-        with trouble.notifying(self.tell):
+        with trouble.notifying(self.on_trouble):
             try:
                 while True:
                     try:

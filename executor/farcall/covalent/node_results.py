@@ -56,7 +56,7 @@ def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
     for record, own in zip(records[0]["nodes"], shares, strict=True):
         succeeded = record["status"] == CallStatus.RETURNED
         archive = next(archives) if succeeded else None
-        error = "" if succeeded else _tell(record, own, why)
+        error = "" if succeeded else _message(record, own, why)
         found.append(NodeEnd(record["node"], False, archive, error, own.stdout, own.stderr))
     return [Result(found)]
 
@@ -112,7 +112,7 @@ def as_utf8(text: str) -> bytes:
     return terminal.shown(text).encode()
 
 
-def _tell(record: dict[str, Any], job: About, why: FailureReason | None) -> str:
+def _message(record: dict[str, Any], job: About, why: FailureReason | None) -> str:
     """Return the error text of a failed node.
 
     Args:
@@ -120,7 +120,7 @@ def _tell(record: dict[str, Any], job: About, why: FailureReason | None) -> str:
         job: Description of the job for error messages.
         why: Reason the job was stopped early, if it was.
     """
-    if why is not None and results.was_told_to_stop(record):
+    if why is not None and results.was_stopped(record):
         if _was_not_run(record):
             why = replace(why, sentence=f"{record['chain'][0]['message']} ({why.sentence})")
         return failures.in_words(why.error(job))

@@ -105,7 +105,7 @@ class TaskGroups:
         self._runs: dict[Key, GroupRun] = {}
         self._cancelled: dict[Key, None] = {}
         self._ended: dict[Key, None] = {}
-        self._looking: dict[str, asyncio.Task[Submission | None]] = {}
+        self._searches: dict[str, asyncio.Task[Submission | None]] = {}
         self.debouncer = Debouncer()
 
     def find(self, key: Key) -> GroupRun | None:
@@ -257,10 +257,12 @@ class TaskGroups:
         if handle is None or not handle.startswith(_PLANNED):
             return handle
         url, _, index = handle.removeprefix(_PLANNED).rpartition("#")
-        looking = self._looking.get(url)  # shared by all tasks of an array
-        if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
-            looking = self._looking[url] = asyncio.ensure_future(_find(settings, url))
-        submission = await asyncio.shield(looking)
+        searching = self._searches.get(url)  # shared by all tasks of an array
+        if searching is None or (
+            searching.done() and (searching.cancelled() or searching.exception())
+        ):
+            searching = self._searches[url] = asyncio.ensure_future(_find(settings, url))
+        submission = await asyncio.shield(searching)
         return None if submission is None else submission.id_of(int(index))
 
     async def _submit(self, run: GroupRun, group: TaskGroup, planned: Planned | None) -> TaskRun:

@@ -21,7 +21,7 @@ _ACTIONS = {
 """IAM actions of operations whose names differ."""
 
 
-async def ask(
+async def call_aws(
     access: Aws, service: str, operation: str, *, policy: str = POLICY, **parameters: Any
 ) -> dict[str, Any]:
     """Call an operation of a service.
@@ -43,7 +43,7 @@ async def ask(
 async def pages(
     access: Aws, service: str, operation: str, **parameters: Any
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield all pages of an operation that returns lists; see `ask`."""
+    """Yield all pages of an operation that returns lists; see `call_aws`."""
     with _naming_action(service, POLICY):
         async for page in clients.pages(await access.client(service), operation, **parameters):
             yield page

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farcall.aws.clients import Aws
-from farcall.deploy.aws_calls import ask, pages
+from farcall.deploy.aws_calls import call_aws, pages
 from farcall.model.errors import FarcallError, ServiceError
 
 TAG = "farcall:stack"
@@ -71,7 +71,7 @@ async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
 async def deregister(access: Aws, arns: Iterable[str]) -> None:
     """Deregister job definitions."""
     for arn in arns:
-        await ask(access, "batch", "deregister_job_definition", jobDefinition=arn)
+        await call_aws(access, "batch", "deregister_job_definition", jobDefinition=arn)
 
 
 async def buckets(access: Aws, stack: str) -> list[Bucket]:
@@ -79,7 +79,7 @@ async def buckets(access: Aws, stack: str) -> list[Bucket]:
 
     Buckets that are not empty outlive their stack.
     """
-    reply = await ask(
+    reply = await call_aws(
         access, "s3", "list_buckets", Prefix=f"{stack.lower()}-", BucketRegion=access.region
     )
     found = []
@@ -90,7 +90,7 @@ async def buckets(access: Aws, stack: str) -> list[Bucket]:
     return found
 
 
-async def delete(access: Aws, bucket: str, tell: Callable[[str], object]) -> None:
+async def delete(access: Aws, bucket: str, report: Callable[[str], object]) -> None:
     """Delete a bucket with its objects, versions and unfinished uploads.
 
     Raises:
@@ -99,8 +99,8 @@ async def delete(access: Aws, bucket: str, tell: Callable[[str], object]) -> Non
     """
     while True:
         try:
-            await _empty(access, bucket, tell)
-            await ask(access, "s3", "delete_bucket", Bucket=bucket)
+            await _empty(access, bucket, report)
+            await call_aws(access, "s3", "delete_bucket", Bucket=bucket)
         except ServiceError as error:
             if error.code == "NoSuchBucket":
                 return
@@ -110,25 +110,25 @@ async def delete(access: Aws, bucket: str, tell: Callable[[str], object]) -> Non
             return
 
 
-async def _empty(access: Aws, bucket: str, tell: Callable[[str], object]) -> None:
+async def _empty(access: Aws, bucket: str, report: Callable[[str], object]) -> None:
     gone = 0
     async for keys in _objects(access, bucket):
         wanted = {"Objects": keys, "Quiet": True}
-        reply = await ask(access, "s3", "delete_objects", Bucket=bucket, Delete=wanted)
+        reply = await call_aws(access, "s3", "delete_objects", Bucket=bucket, Delete=wanted)
         for error in reply.get("Errors", ()):
             raise FarcallError(
                 f"s3://{bucket}/{error.get('Key')} was not deleted, so the bucket remains: "
                 f"{error.get('Message')} ({error.get('Code')})"
             )
         gone += len(keys)
-        tell(f"{gone} objects in {bucket} were deleted")
+        report(f"{gone} objects in {bucket} were deleted")
     async for upload in _uploads(access, bucket):
-        await ask(access, "s3", "abort_multipart_upload", Bucket=bucket, **upload)
+        await call_aws(access, "s3", "abort_multipart_upload", Bucket=bucket, **upload)
 
 
 async def _tag(access: Aws, bucket: str) -> str:
     try:
-        reply = await ask(access, "s3", "get_bucket_tagging", Bucket=bucket)
+        reply = await call_aws(access, "s3", "get_bucket_tagging", Bucket=bucket)
     except ServiceError as error:
         if error.code in ("NoSuchTagSet", "NoSuchBucket"):
             return ""

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from farcall.aws.clients import Aws
-from farcall.deploy.aws_calls import POLICY, ask, pages
+from farcall.deploy.aws_calls import POLICY, call_aws, pages
 from farcall.model.errors import FarcallError, ServiceError
 
 _FIRST_POLL_S, _LAST_POLL_S, _SLOWER = 0.25, 3.0, 1.3
@@ -124,15 +124,15 @@ class Stack:
     Args:
         access: The open clients.
         name: Name of the stack.
-        tell: Called with each event of the stack, or a sentence about its progress.
+        report: Called with each event of the stack, or a sentence about its progress.
     """
 
     def __init__(
-        self, access: Aws, name: str, tell: Callable[[Event | str], object] = lambda _: None
+        self, access: Aws, name: str, report: Callable[[Event | str], object] = lambda _: None
     ) -> None:
         self.name = name
         self._access = access
-        self._tell = tell
+        self._report = report
 
     async def state(self, stack_id: str = "") -> State | None:
         """Return the state of the stack, or None if it does not exist.
@@ -144,7 +144,7 @@ class Stack:
             ServiceError: CloudFormation rejected a request.
         """
         try:
-            reply = await self._ask("describe_stacks", StackName=stack_id or self.name)
+            reply = await self._call("describe_stacks", StackName=stack_id or self.name)
         except ServiceError as error:
             if _ABSENT.search(str(error)):
                 return None
@@ -163,7 +163,7 @@ class Stack:
 
     async def resources(self) -> dict[str, str]:
         """Return the physical IDs of the resources by their names in the template."""
-        reply = await self._ask("describe_stack_resources", StackName=self.name)
+        reply = await self._call("describe_stack_resources", StackName=self.name)
         return {
             each["LogicalResourceId"]: each["PhysicalResourceId"]
             for each in reply["StackResources"]
@@ -197,7 +197,7 @@ class Stack:
         while True:
             found = await self.settled()
             if found is not None and found.is_dead:
-                self._tell(f"{self.name} is {found.status}: deleting it and creating it again")
+                self._report(f"{self.name} is {found.status}: deleting it and creating it again")
                 await self.delete()
                 continue
             if found is not None and found.status == _STUCK:
@@ -210,7 +210,7 @@ class Stack:
             since = await self._newest(found)
             token = f"farcall-{secrets.token_hex(8)}"
             try:
-                reply = await self._ask(operation, ClientRequestToken=token, **request)
+                reply = await self._call(operation, ClientRequestToken=token, **request)
             except ServiceError as error:
                 if found is not None and "No updates are to be performed" in str(error):
                     return found, False
@@ -222,7 +222,7 @@ class Stack:
             if done is not None and done.is_well:
                 return done, True
             what = "updated" if found else "created"
-            raise FarcallError(f"stack {self.name} was not {what}: {_told(done, events)}")
+            raise FarcallError(f"stack {self.name} was not {what}: {_messages_of(done, events)}")
 
     async def settled(self) -> State | None:
         """Return the stack when no operation is in progress; None if there is none."""
@@ -230,7 +230,7 @@ class Stack:
             found = await self.state()
             if found is None or not found.is_under_way:
                 return found
-            self._tell(f"{self.name} is {found.status}: waiting for another command to finish")
+            self._report(f"{self.name} is {found.status}: waiting for another command to finish")
             await self._follow(found.id, await self._newest(found))
 
     async def delete(self) -> None:
@@ -245,18 +245,18 @@ class Stack:
             if found is None:
                 return
             since = await self._newest(found)
-            await self._ask("delete_stack", StackName=found.id)
+            await self._call("delete_stack", StackName=found.id)
             done, events = await self._follow(found.id, since)
             if done is None or done.status == _GONE:
                 return
-            told = _told(done, events)
-            if pause_s is None or not any(words in told for words in _EVENTUAL):
-                raise FarcallError(f"stack {self.name} was not deleted: {told}")
-            self._tell(f"not deleted yet ({told}); retrying in {pause_s:.0f} s")
+            messages = _messages_of(done, events)
+            if pause_s is None or not any(words in messages for words in _EVENTUAL):
+                raise FarcallError(f"stack {self.name} was not deleted: {messages}")
+            self._report(f"not deleted yet ({messages}); retrying in {pause_s:.0f} s")
             await asyncio.sleep(pause_s)
 
-    async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        return await ask(self._access, _SERVICE, operation, **parameters)
+    async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        return await call_aws(self._access, _SERVICE, operation, **parameters)
 
     async def _newest(self, found: State | None) -> str:
         """Return the ID of the newest event; empty if there is none."""
@@ -303,7 +303,7 @@ class Stack:
                     new.append(event)
             for event in reversed(new):
                 seen.append(event)
-                self._tell(event)
+                self._report(event)
             if found is None or not found.is_under_way:
                 return found, seen
             await asyncio.sleep(pause_s)
@@ -325,7 +325,7 @@ def cause(events: Sequence[Event]) -> Event | None:
     return next(iter(of_resources or own or failed), None)
 
 
-def _told(found: State | None, events: Sequence[Event]) -> str:
+def _messages_of(found: State | None, events: Sequence[Event]) -> str:
     """Return the failure reason, and the remedy if it is known."""
     first = cause(events)
     if first is None:

@@ -120,7 +120,7 @@ def _on_fargate(extra: Mapping[str, Any], architecture: str, *, is_public: bool)
     return {**extra, "platformCapabilities": ["FARGATE"], "containerProperties": container}
 
 
-def main_kind(state: State, asked: Sequence[str], there: Mapping[str, Any]) -> str:
+def main_kind(state: State, requested: Sequence[str], there: Mapping[str, Any]) -> str:
     """Return the kind of compute whose queue is used.
 
     It is the first requested kind, otherwise the kind of the file's queue, otherwise the stack's
@@ -128,7 +128,7 @@ def main_kind(state: State, asked: Sequence[str], there: Mapping[str, Any]) -> s
     """
     by_queue = {queue: kind for kind, queue in queues(state).items()}
     return (
-        next(iter(asked), "")
+        next(iter(requested), "")
         or by_queue.get(there.get("queue", ""))
         or next(iter(by_queue.values()))
     )

@@ -105,7 +105,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
         parallel: object = None,
         prefer: str | None = None,
         require: str | None = None,
-        **told: Any,
+        **keywords: Any,
     ) -> int:
         """Prepare for a ``Parallel`` call; return the maximum number of concurrent calls.
 
@@ -114,7 +114,7 @@ class AWSBatchBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has 
             FallbackToBackend: The call gets its own backend, because it has its own options, or
                 because another call is running, such as one whose generator is being read.
         """
-        options = {name: value for name, value in told.items() if name not in _JOBLIBS_OWN}
+        options = {name: value for name, value in keywords.items() if name not in _JOBLIBS_OWN}
         options = {**self.backend_kwargs, **options}
         if options != self.backend_kwargs or self._pool is not None:
             raise FallbackToBackend(AWSBatchBackend(self.nesting_level, **options))

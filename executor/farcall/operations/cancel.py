@@ -84,7 +84,7 @@ async def cancel_all(
     if dry_run:
         return done + [Cancelled(each, "ending", f"{each} would be cancelled") for each in waiting]
     if companion is not None and waiting:
-        untold = await companion.tell_whole(waiting)
+        untold = await companion.notify_whole(waiting)
         for each in waiting:
             outcome, text = "ending", f"dispatch {each} is being cancelled by Covalent"
             if each in untold:
@@ -139,7 +139,7 @@ async def cancel(
     ending = none if dry_run else await _end(session, ours, left, reason, companion, whole)
     refused, untold, later = ending
 
-    def tell(job_id: str) -> Cancelled:
+    def result_of(job_id: str) -> Cancelled:
         if "#" in job_id:
             return _whole_alone(job_id)
         entry = ours.get(job_id)
@@ -160,7 +160,7 @@ async def cancel(
             text += f"; Covalent was not notified: {untold[job_id]}"
         return Cancelled(job_id, "ending", text)
 
-    return [tell(job_id) for job_id in job_ids]
+    return [result_of(job_id) for job_id in job_ids]
 
 
 _Ended = tuple[dict[str, FarcallError], dict[str, str], Mapping[str, JobDetail]]
@@ -181,7 +181,7 @@ async def _end(
     if companion is None:
         refused = await ending
     else:
-        refused, untold = await asyncio.gather(ending, companion.tell(session, left, whole))
+        refused, untold = await asyncio.gather(ending, companion.notify(session, left, whole))
     later: Mapping[str, JobDetail] = {}
     with contextlib.suppress(ServiceError):  # the termination's result is known anyway
         later = await session.backend.describe(left)

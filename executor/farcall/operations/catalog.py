@@ -78,17 +78,17 @@ class Entry:
     @classmethod
     def of(cls, detail: JobDetail) -> Entry | None:
         """Return the entry for a description; None if farcall did not submit the job."""
-        said = detail.environment
-        name = said.get(ENV_WORKFLOW, "")
+        variables = detail.environment
+        name = variables.get(ENV_WORKFLOW, "")
         if detail.is_command:  # never a Covalent job, regardless of its variables
-            client = said.get(ENV_RUN, "")
+            client = variables.get(ENV_RUN, "")
             is_ours = CLIENT.fullmatch(client)
             return cls(detail, Workflow(name, ""), client) if is_ours else None
         try:
-            where = Location.parse(said.get(ENV_BUNDLE, ""))
+            where = Location.parse(variables.get(ENV_BUNDLE, ""))
         except ValueError:
             return None
-        workflow = Workflow(name, said.get(ENV_DISPATCH, ""))
+        workflow = Workflow(name, variables.get(ENV_DISPATCH, ""))
         return cls(detail, workflow, where.root.rpartition("/")[2])
 
     @property
@@ -115,8 +115,8 @@ class Entry:
     @property
     def retry_of(self) -> str:
         """ID of the job that this job retries, as the job records it; empty if none."""
-        said = self.detail.environment.get(ENV_RETRY_OF, "")
-        return said if _JOB.fullmatch(said) and not self.is_command else ""
+        retried = self.detail.environment.get(ENV_RETRY_OF, "")
+        return retried if _JOB.fullmatch(retried) and not self.is_command else ""
 
 
 class Query(NamedTuple):

@@ -17,7 +17,7 @@ from farcall.backends.base import Backend
 from farcall.config.help import origins
 from farcall.config.settings import Settings
 from farcall.deploy import stack_options
-from farcall.deploy.aws_calls import ask
+from farcall.deploy.aws_calls import call_aws
 from farcall.deploy.contents import TAG
 from farcall.deploy.stack import Stack
 from farcall.model.clock import within
@@ -108,16 +108,16 @@ async def _identify(access: Aws, settings: Settings, time_limit_s: float) -> _Id
             return _Identity([], False)
         if settings.endpoint_url and not endpoints.is_aws(settings.endpoint_url):
             return await _of_other_store(access)
-    return await _asked(access, time_limit_s)
+    return await _caller_identity(access, time_limit_s)
 
 
-async def _asked(access: Aws, time_limit_s: float) -> _Identity:
+async def _caller_identity(access: Aws, time_limit_s: float) -> _Identity:
     name = "credentials"
     heard = [""]
     try:
-        asking = clients.call(await access.client("sts"), "get_caller_identity")
+        calling = clients.call(await access.client("sts"), "get_caller_identity")
         with error_translation.listening(heard.append):
-            reply = await within(time_limit_s, asking)
+            reply = await within(time_limit_s, calling)
     except asyncio.TimeoutError:
         found = f"STS did not return an identity within {time_limit_s:g} s"
         found += f"; the last response: {heard[-1]}" if heard[-1] else ""
@@ -156,9 +156,9 @@ async def _of_other_store(access: Aws) -> _Identity:
 
 def _clock(reply: dict[str, Any]) -> list[Finding]:
     """Compare this machine's clock with AWS's."""
-    said = reply["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    date = reply["ResponseMetadata"]["HTTPHeaders"].get("date", "")
     try:
-        moment = email.utils.parsedate_to_datetime(said)
+        moment = email.utils.parsedate_to_datetime(date)
     except (TypeError, ValueError):
         return []
     skew_s = (datetime.now(timezone.utc) - moment).total_seconds()
@@ -181,7 +181,7 @@ _CHECK = "stack"
 async def _stack(access: Aws, settings: Settings) -> list[Finding]:
     """Check the stack that `farcall deploy` created; other queues are not checked."""
     queue = settings.queue
-    reply = await ask(access, "batch", "describe_job_queues", jobQueues=[queue])
+    reply = await call_aws(access, "batch", "describe_job_queues", jobQueues=[queue])
     name = next((q.get("tags", {}).get(TAG, "") for q in reply["jobQueues"]), "")
     if not name:
         return []

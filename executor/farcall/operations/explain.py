@@ -180,9 +180,11 @@ def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanat
     if not failed:
         return found
     failed.sort(key=lambda node: node.stopped_at or _LAST)
-    told = [(node.job_id, node.failure_reason()) for node in failed[:_FEW]]
+    reasons = [(node.job_id, node.failure_reason()) for node in failed[:_FEW]]
     sentence = f"{found.sentence}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
-    children = tuple(FailedChild(job_id, why.kind.__name__, why.sentence) for job_id, why in told)
+    children = tuple(
+        FailedChild(job_id, why.kind.__name__, why.sentence) for job_id, why in reasons
+    )
     return replace(found, sentence=sentence, children=children)
 
 
@@ -225,7 +227,7 @@ async def _last_lines(
 def _earlier_attempts(detail: JobDetail) -> tuple[str, ...]:
     """Return the results of earlier attempts; for an unfinished job, of all."""
     tried = detail.tried[:-1] if detail.status.is_final else detail.tried
-    return tuple(attempt_reporter.of_tried(detail.of_attempt(said)) for said in tried)
+    return tuple(attempt_reporter.of_tried(detail.of_attempt(record)) for record in tried)
 
 
 _BY_MAP = f"{failure_reasons.OWN_REASON}{failure_reasons.MAP_FAILED}"
@@ -432,8 +434,8 @@ async def _earlier(
     try:
         return tuple(await attempt_reporter.explain(store, submission, index, detail, numbers))
     except FarcallError:  # S3 refused the call; Batch's reasons are used instead
-        said = map(detail.of_attempt, detail.tried[: last - 1])
-        return tuple(map(attempt_reporter.of_tried, said))
+        records = map(detail.of_attempt, detail.tried[: last - 1])
+        return tuple(map(attempt_reporter.of_tried, records))
 
 
 # --- nodes ------------------------------------------------------------------------------------
@@ -464,25 +466,25 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         return await _of_succeeded_array(session, detail)
     if detail.status is JobStatus.FAILED:
         found = of_failure_reason(detail.failure_reason())
-        told = f"{failed} of {detail.array_size} tasks failed"
+        words = f"{failed} of {detail.array_size} tasks failed"
         remedy = f"run `farcall list {detail.job_id} --state failed` to list them"
         if found.kind == CANCELLED:
-            told = f"{failed} of {detail.array_size} tasks were cancelled"
-            found = replace(found, sentence=f"{found.sentence} ({told})")
+            words = f"{failed} of {detail.array_size} tasks were cancelled"
+            found = replace(found, sentence=f"{found.sentence} ({words})")
         elif detail.map_failure:
-            told = f"a call of its map raised an exception: {detail.map_failure}"
-            found = replace(found, sentence=in_a_line(told), remedy=remedy)
+            words = f"a call of its map raised an exception: {detail.map_failure}"
+            found = replace(found, sentence=in_a_line(words), remedy=remedy)
         elif failed:
-            found = replace(found, sentence=told, remedy=remedy)
+            found = replace(found, sentence=words, remedy=remedy)
         return replace(found, children=children)
     running = counts[JobStatus.RUNNING] + counts[JobStatus.STARTING]
     if counts[JobStatus.RUNNABLE] and not running:
         stuck = await _blocked_child(session, detail)
         if stuck is not None:
             return replace(of_waiting(stuck), children=children)
-    told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    words = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     size = detail.array_size
-    sentence = f"{told} of {size} tasks" if told else f"none of {size} tasks has started"
+    sentence = f"{words} of {size} tasks" if words else f"none of {size} tasks has started"
     job_id = detail.job_id
     remedy = (
         f"run `farcall list {job_id}` to list the tasks, or `farcall cancel {job_id}` to "

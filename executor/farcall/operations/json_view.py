@@ -133,36 +133,38 @@ def _group(nodes: NodeGroup) -> dict[str, Any]:
     }
 
 
-def attempt(number: int, said: Attempt) -> dict[str, Any]:
+def attempt(number: int, record: Attempt) -> dict[str, Any]:
     """Return Batch's description of a finished attempt.
 
     Args:
         number: The attempt's number, from 1.
-        said: Batch's description.
+        record: Batch's description.
     """
     return {
         "attempt": number,
-        "started_at": moment(said.started_at),
-        "stopped_at": moment(said.stopped_at),
-        "exit_code": said.exit_code,
-        "reason": "; ".join(text for text in (said.status_reason, said.container_reason) if text),
-        "log_stream": said.log_stream,
+        "started_at": moment(record.started_at),
+        "stopped_at": moment(record.stopped_at),
+        "exit_code": record.exit_code,
+        "reason": "; ".join(
+            text for text in (record.status_reason, record.container_reason) if text
+        ),
+        "log_stream": record.log_stream,
     }
 
 
-def node(said: JobDetail) -> dict[str, Any]:
+def node(record: JobDetail) -> dict[str, Any]:
     """Return the known data of a node of a multi-node job."""
     return {
-        "id": said.job_id,
-        "index": said.node_index,
-        "state": state(said),
-        "reason": said.reason,
-        "exit_code": said.exit_code,
-        "created_at": moment(said.created_at),
-        "started_at": moment(said.started_at),
-        "stopped_at": moment(said.stopped_at),
-        "attempts": said.attempts,
-        "log_stream": said.log_stream,
+        "id": record.job_id,
+        "index": record.node_index,
+        "state": state(record),
+        "reason": record.reason,
+        "exit_code": record.exit_code,
+        "created_at": moment(record.created_at),
+        "started_at": moment(record.started_at),
+        "stopped_at": moment(record.stopped_at),
+        "attempts": record.attempts,
+        "log_stream": record.log_stream,
     }
 
 

@@ -70,7 +70,7 @@ class Reasons:
             for group in groups.groups:
                 group.call = _at(texts, group.example) or ""
             errors = tuple(groups.record())
-            return Why(None, groups.told() or None, errors, trouble)
+            return Why(None, groups.summary() or None, errors, trouble)
         reason = await self._reason(detail)
         trouble = trouble or self._troubles.get(detail.job_id)
         return Why(_at(texts, detail.index), reason.text if reason else None, (), trouble)
@@ -242,8 +242,8 @@ def _of_batch(detail: JobDetail) -> Reason:
 
 
 def _bundle_of(detail: JobDetail) -> str:
-    said = detail.environment
-    return f"{said.get(ENV_BUNDLE, '')} {said.get(ENV_DIGEST, '')}"
+    variables = detail.environment
+    return f"{variables.get(ENV_BUNDLE, '')} {variables.get(ENV_DIGEST, '')}"
 
 
 def _passes(error: FarcallError) -> bool:

@@ -69,7 +69,7 @@ async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> lis
         FarcallError: See `farcall.engine.retry.submit`.
     """
     settings = chosen.with_options(options)
-    told = chosen.summary(settings)
+    summary = chosen.summary(settings)
     done = await retry.submit(session, chosen, settings)
     of = chosen.submission.job_id
     return [
@@ -77,7 +77,7 @@ async def run(session: Session, chosen: Plan, options: Mapping[str, Any]) -> lis
             each.submission.job_id,
             of,
             len(each.origin),
-            f"job {each.submission.job_id} runs again {told}",
+            f"job {each.submission.job_id} runs again {summary}",
         )
         for each in done
     ]
@@ -99,7 +99,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
         JobLostError: Batch does not know the job.
         ServiceError: AWS refused a call.
     """
-    said: dict[str, Any] = {
+    view: dict[str, Any] = {
         "job": job_id,
         "function": "",
         **dict.fromkeys(("tasks", "total", "unfinished", "ended"), 0),
@@ -109,7 +109,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     }
     try:
         found = await retry.plan_for(session, settings, job_id)
-        said |= {
+        view |= {
             "function": found.function,
             "tasks": len(found.tasks),
             "total": found.total,
@@ -121,10 +121,10 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     except (ServiceError, JobLostError):
         raise
     except FarcallError as error:
-        return {**said, "refused": str(error)}
+        return {**view, "refused": str(error)}
     texts = {each.name: each.text for each in describe()}
     return {
-        **said,
+        **view,
         "sentence": found.summary(found.settings),
         "options": [
             {

@@ -151,8 +151,8 @@ def _run(order: dict[str, Any]) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        answer = {"error": said[-1] if said else f"exit code {done.returncode}"}
+        stderr_lines = done.stderr.decode(errors="replace").strip().splitlines()
+        answer = {"error": stderr_lines[-1] if stderr_lines else f"exit code {done.returncode}"}
     if "error" in answer:
         raise BuildError(answer["error"])
     return answer

@@ -379,12 +379,12 @@ def _needed(items: Mapping[str, Item], target: Target) -> dict[str, bool]:
     Distributions that no other one requires, or that are sent anyway, are not included.
     """
     needed: dict[str, bool] = {}
-    asked = _TOOLS if target.is_here else items.keys()  # the others are sent in any case
+    installed_for = _TOOLS if target.is_here else items.keys()  # the others are sent in any case
     for item in items.values():
         if item.about is None or item.name in _OURS or item.name in _TOOLS:
             continue
         for text in item.about.requires:
-            if canonicalize_name(_NAME_IN.split(text, maxsplit=1)[0]) not in asked:
+            if canonicalize_name(_NAME_IN.split(text, maxsplit=1)[0]) not in installed_for:
                 continue
             try:
                 requirement = Requirement(text)
@@ -455,9 +455,9 @@ def _explain(error: UvError, pins: Sequence[Pin], target: Target, source: Source
 
 def _shortly(error: UvError) -> str:
     """Return the cause that uv names."""
-    said = " ".join(str(error).split())
-    cause = re.search(r"Because (.+?)(?:,? and you require| we can conclude|$)", said)
-    return cause[1] if cause else said.removeprefix("error: ")
+    message = " ".join(str(error).split())
+    cause = re.search(r"Because (.+?)(?:,? and you require| we can conclude|$)", message)
+    return cause[1] if cause else message.removeprefix("error: ")
 
 
 def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
@@ -484,12 +484,12 @@ def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
 
 def forget_changed(environment: Environment) -> list[Stays]:
     """Discard the archives of locally changed distributions; return a note about each."""
-    said = []
+    kept = []
     for item in environment.items:
         if item.found is not None and (names := installed.changed(item.found)):
             cache.forget(item.key)
-            said.append(Stays(item.name, f"{', '.join(names)}: changed since it was installed"))
-    return said
+            kept.append(Stays(item.name, f"{', '.join(names)}: changed since it was installed"))
+    return kept
 
 
 def left_files(environment: Environment) -> Iterator[Stays]:

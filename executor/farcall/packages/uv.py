@@ -44,10 +44,10 @@ class UvError(FarcallError):
         is_wheel_missing: Whether a distribution has no wheel for the platform.
     """
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        self.is_unreached = _UNREACHED.search(said) is not None
-        self.is_wheel_missing = _NO_WHEEL.search(" ".join(said.split())) is not None
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.is_unreached = _UNREACHED.search(message) is not None
+        self.is_wheel_missing = _NO_WHEEL.search(" ".join(message.split())) is not None
 
 
 class Pin(NamedTuple):
@@ -156,7 +156,7 @@ def fetch(pins: Sequence[Pin], target: Target, source: Source, to: Path) -> None
 def missing(pins: Sequence[Pin], target: Target, source: Source) -> dict[Pin, UvError]:
     """Return the errors of all distributions that cannot be fetched."""
 
-    def ask(pin: Pin) -> UvError | None:
+    def probe(pin: Pin) -> UvError | None:
         with _folder() as folder:
             try:
                 _install([pin], target, source, "--dry-run", "--prefix", str(folder / "none"))
@@ -165,7 +165,7 @@ def missing(pins: Sequence[Pin], target: Target, source: Source) -> dict[Pin, Uv
         return None
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        answers = zip(pins, threads.map(ask, pins), strict=True)
+        answers = zip(pins, threads.map(probe, pins), strict=True)
         return {pin: error for pin, error in answers if error is not None}
 
 
@@ -216,6 +216,6 @@ def _run(*arguments: str, folder: Path) -> str:
         check=False,
     )
     if done.returncode:
-        said = hide(done.stderr).strip() or f"uv exited with code {done.returncode}"
-        raise UvError(said)
+        message = hide(done.stderr).strip() or f"uv exited with code {done.returncode}"
+        raise UvError(message)
     return done.stdout

@@ -118,7 +118,7 @@ def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
     key = cache.key_of("lock", str(path), *map(str, sorted(files.items())), *_surroundings())
     noted = cache.read(key)
     if noted is None:
-        noted = {"text": _told(target, lambda: uv.export_lock(path.parent))}
+        noted = {"text": _explained(target, lambda: uv.export_lock(path.parent))}
         cache.write(key, noted)
     source = Source(path.parent)
     pins, sources = _read(noted["text"], target)
@@ -141,7 +141,7 @@ def _resolve(
     key = cache.key_of("pins", str(source.folder), *parts, *map(str, sorted(files.items())))
     noted = cache.read(key)
     if noted is None or noted["files"] != _digests(map(Path, noted["files"])):
-        text = _told(target, lambda: _compile(inputs, constraints, target, source))
+        text = _explained(target, lambda: _compile(inputs, constraints, target, source))
         _, sources = _read(text, target)
         projects = [Path(source.folder or "", each, PROJECT) for each in sources]
         noted = {"text": text, "files": _digests(projects)}
@@ -159,19 +159,19 @@ def _compile(
     except UvError as error:
         if error.is_unreached or not error.is_wheel_missing:
             raise
-        said = []
+        messages = []
         for each in inputs:
             try:
                 uv.compile_pins([each], constraints, target, source)
             except UvError as one:
-                said.append(str(one))
-        raise (UvError("\n".join(said)) if said else error) from error
+                messages.append(str(one))
+        raise (UvError("\n".join(messages)) if messages else error) from error
 
 
-def _told(target: Target, ask: Callable[[], str]) -> str:
+def _explained(target: Target, compile_text: Callable[[], str]) -> str:
     """Return uv's output; its errors become errors of the option."""
     try:
-        return ask()
+        return compile_text()
     except UvError as error:
         raise explain(error, target) from error
 

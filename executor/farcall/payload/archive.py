@@ -123,7 +123,7 @@ def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
         entries.update(_entries(source))
     _check_parents(entries)
     unpacked = _check_size(entries)
-    _tell_of_links(entries)
+    _report_links(entries)
     try:
         file = open_file(cache_dir)
     except OSError as error:
@@ -244,19 +244,19 @@ def _check_size(entries: dict[str, _Entry]) -> int:
     if total < LARGE_BYTES:
         return total
     largest = max(sizes, key=sizes.__getitem__)
-    told = (
+    message = (
         f"the workspace has {total / 1e6:,.0f} MB in {len(sizes):,} files, the largest one "
         f"{largest!r} with {sizes[largest] / 1e6:,.0f} MB"
     )
     if total > LARGEST_BYTES:
         raise SettingsError(
-            f"{told}; the limit is {LARGEST_BYTES / 1e9:g} GB: {_REMEDY}", option="workspace"
+            f"{message}; the limit is {LARGEST_BYTES / 1e9:g} GB: {_REMEDY}", option="workspace"
         )
-    _log.warning("%s; %s", told, _REMEDY)
+    _log.warning("%s; %s", message, _REMEDY)
     return total
 
 
-def _tell_of_links(entries: dict[str, _Entry]) -> None:
+def _report_links(entries: dict[str, _Entry]) -> None:
     """Warn about links that point outside the archive, which lacks their targets."""
     out = [name for name, entry in entries.items() if _leads_out(name, entry)]
     if out:

@@ -94,14 +94,14 @@ class CallTexts:
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], room: int) -> str:
         names = self._names or ()
-        told = ""
+        joined = ""
         for name, value in _named(names, args, {**self._fixed, **kwargs}):
             text = f"{name}=" if name else ""
             text += _HIDDEN if _is_secret(name) else _text(value, room)
-            told = f"{told}, {text}" if told else text
-            if len(told) > room:
-                return _cut(told, room)
-        return told
+            joined = f"{joined}, {text}" if joined else text
+            if len(joined) > room:
+                return _cut(joined, room)
+        return joined
 
 
 def seal(texts: Sequence[str]) -> bytes:
@@ -193,19 +193,19 @@ def _container(value: Any, room: int, depth: int) -> str:
         return f"{kind.__name__}()" if kind in (set, frozenset) else left + right
     if depth == _DEEPEST:
         return f"{left}{_MORE}{right}"
-    told = left
+    joined = left
     items: Iterable[Any] = value.items() if kind is dict else value
     for number, item in enumerate(islice(items, _MOST_ITEMS)):
-        told += ", " if number else ""
-        told += _item(item, room, depth + 1) if kind is dict else _text(item, room, depth + 1)
-        if len(told) > room:
-            return _cut(told, room)
+        joined += ", " if number else ""
+        joined += _item(item, room, depth + 1) if kind is dict else _text(item, room, depth + 1)
+        if len(joined) > room:
+            return _cut(joined, room)
     more = len(value) - _MOST_ITEMS
     if more > 0:
-        told += f", {_MORE} {more} more"
+        joined += f", {_MORE} {more} more"
     elif kind is tuple and len(value) == 1:
-        told += ","
-    return told + right
+        joined += ","
+    return joined + right
 
 
 def _item(item: tuple[Any, Any], room: int, depth: int) -> str:
@@ -244,14 +244,14 @@ def _array(value: Any, kind: type, room: int, depth: int) -> str:
     if shape == () and hasattr(kind, "item") and str(_module_of(kind)).startswith("numpy"):
         plain = value.item()
         return name if type(plain) is kind else _text(plain, room, depth)
-    told = name
+    joined = name
     if isinstance(shape, tuple) and all(type(size) is int for size in shape):
         sizes = ", ".join(map(str, shape[:_MOST_DIMENSIONS]))
-        told += f"({sizes})"
+        joined += f"({sizes})"
     dtype = value.dtype if hasattr(kind, "dtype") else None
     named = getattr(dtype, "name", None)
     named = named if isinstance(named, str) else str(dtype) if dtype is not None else ""
-    return _cut(f"{told} {named}".rstrip(), _LONGEST_NAME)
+    return _cut(f"{joined} {named}".rstrip(), _LONGEST_NAME)
 
 
 def _int(value: int) -> str:

@@ -21,7 +21,7 @@ LONGEST = 200
 """Maximum characters of a reason."""
 
 _MOST_GROUPS = 100
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 _OTHERS = "other errors"
 _UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _VARYING = re.compile(rf"{_UUID}|0x[0-9a-fA-F]+|(?<![A-Za-z_0-9])\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -130,9 +130,9 @@ class Groups:
         counts: Counter[str] = Counter()
         for group in self._groups.values():
             counts[group.reason.kind] += group.count
-        told = [f"{kind} x{count}" for kind, count in counts.most_common(_MOST_TOLD)]
-        left = counts.total() - sum(count for _, count in counts.most_common(_MOST_TOLD))
-        return ", ".join([*told, f"others x{left}"] if left else told)
+        lines = [f"{kind} x{count}" for kind, count in counts.most_common(_MOST_SHOWN)]
+        left = counts.total() - sum(count for _, count in counts.most_common(_MOST_SHOWN))
+        return ", ".join([*lines, f"others x{left}"] if left else lines)
 
     def add(self, number: int, reason: Reason, count: int = 1) -> Group:
         """Add failed calls.
@@ -167,11 +167,11 @@ class Groups:
     def lines(self) -> list[str]:
         """Return one line for each of the largest groups, and the number of other errors."""
         groups = self.groups
-        told = [str(group) for group in groups[:_MOST_TOLD]]
-        left = sum(group.count for group in groups[_MOST_TOLD:])
-        return [*told, f"{left} x other errors"] if left else told
+        lines = [str(group) for group in groups[:_MOST_SHOWN]]
+        left = sum(group.count for group in groups[_MOST_SHOWN:])
+        return [*lines, f"{left} x other errors"] if left else lines
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return one line: a single group's text, or the classes of several."""
         groups = self.groups
         if len(groups) != 1:

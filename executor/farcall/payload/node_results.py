@@ -42,8 +42,10 @@ class NodeEnd(NamedTuple):
         """Describe its failure in one line."""
         if self.meta is not None:
             return results.of_node(self.meta).sentence
-        told = str(error) if isinstance(error, errors.FarcallError) else ""
-        return f"node {self.node} failed: {failure_reasons.in_a_line(type(error).__name__, told)}"
+        message = str(error) if isinstance(error, errors.FarcallError) else ""
+        return (
+            f"node {self.node} failed: {failure_reasons.in_a_line(type(error).__name__, message)}"
+        )
 
 
 def join(

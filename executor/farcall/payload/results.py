@@ -216,7 +216,7 @@ def read(
     found = []
     for record in records:
         own = next(shares)
-        if why is not None and was_told_to_stop(record):
+        if why is not None and was_stopped(record):
             found.append(_cut_off(why, own))
         else:
             first, count = record["first"], record["count"]
@@ -240,7 +240,7 @@ def complete(
         return found * calls
     why = why or of_process(meta)
     records = meta["results"]
-    was_cut_off = meta["begun"] > len(records) or (records and was_told_to_stop(records[-1]))
+    was_cut_off = meta["begun"] > len(records) or (records and was_stopped(records[-1]))
     where = f" in call {len(found)}" if was_cut_off else ""
     job, reason = job.of(b"", b""), Reason.of_failure_reason(why)
     left = []
@@ -277,7 +277,7 @@ def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
     yield job.part(begin)
 
 
-def was_told_to_stop(record: dict[str, Any]) -> bool:
+def was_stopped(record: dict[str, Any]) -> bool:
     """Return whether a call or a node failed because the job was ending."""
     return any(link["type"] == TERMINATED_TYPE for link in record.get("chain", ()))
 

@@ -103,7 +103,7 @@ class Spill(pickles.Sink):
         self._folder = folder
         self._file: BinaryIO | None = None
         self._size = 0
-        self._look_at = _STEP_BYTES
+        self._check_at = _STEP_BYTES
 
     def write(self, data: Buffer) -> int:
         """Append bytes, or an array of any shape and type; return the number of bytes.
@@ -113,8 +113,8 @@ class Spill(pickles.Sink):
         """
         size = super().write(data)
         self._size += size
-        if self._size >= self._look_at:
-            self._look_at = self._size + _STEP_BYTES
+        if self._size >= self._check_at:
+            self._check_at = self._size + _STEP_BYTES
             if self._file is not None or is_needed(self._size):
                 self._empty()
         return size

@@ -86,7 +86,7 @@ class StoreOperations(Operations):
         # the interpreter lock, and an obstore thread may hold the first and wait for the second.
         level = await self._store.list_with_delimiter_async(prefix)
         found = [
-            Listed(each["path"], each["size"], _as_s3_tells(each["last_modified"]))
+            Listed(each["path"], each["size"], _in_s3_format(each["last_modified"]))
             for each in level["objects"]
         ]
         for folder in level["common_prefixes"]:
@@ -165,5 +165,5 @@ class _Operations(StoreOperations):
         )
 
 
-def _as_s3_tells(moment: datetime) -> str:
+def _in_s3_format(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")

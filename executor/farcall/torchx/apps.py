@@ -99,7 +99,7 @@ class Apps:
         self._places = places
         self._known: dict[str, _Known] = {}
         self._settings: dict[str, Settings] = {}
-        self._looks: dict[str, asyncio.Task[App | None]] = {}
+        self._searches: dict[str, asyncio.Task[App | None]] = {}
 
     def note(self, app_id: str, settings: Settings, job_id: str, session: Session) -> None:
         """Record an app submitted here, because lists lag and it may be in another region."""
@@ -119,7 +119,7 @@ class Apps:
         """
         return self._settings.get(app_id) or self._places.settings({}, app_id.rpartition(":")[0])
 
-    async def look(self, app_id: str) -> App | None:
+    async def find(self, app_id: str) -> App | None:
         """Return an app's current state on the platform, or None if it does not exist.
 
         The first call makes two requests, later calls one. Concurrent callers share one request.
@@ -128,13 +128,13 @@ class Apps:
             SettingsError: The queue does not exist, or a setting is wrong.
             ServiceError: A call to a service failed.
         """
-        task = self._looks.get(app_id)
+        task = self._searches.get(app_id)
         if task is None:
-            task = self._looks[app_id] = asyncio.ensure_future(self._look(app_id))
-            task.add_done_callback(lambda _: self._looks.pop(app_id, None))
+            task = self._searches[app_id] = asyncio.ensure_future(self._search(app_id))
+            task.add_done_callback(lambda _: self._searches.pop(app_id, None))
         return await asyncio.shield(task)
 
-    async def _look(self, app_id: str) -> App | None:
+    async def _search(self, app_id: str) -> App | None:
         session = await session_for(self.settings(app_id))
         known = self._known.get(app_id)
         while known is not None:

@@ -69,15 +69,15 @@ class Warnings:
     """Requests of an app that the platform cannot fulfill.
 
     Attributes:
-        said: The warnings, one sentence each.
+        texts: The warnings, one sentence each.
     """
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.texts: list[str] = []
 
     def __call__(self, role: Role, text: str) -> None:
         """Record a warning for a role."""
-        self.said.append(f"role {role.name}: {text}")
+        self.texts.append(f"role {role.name}: {text}")
 
 
 def wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:

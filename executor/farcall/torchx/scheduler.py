@@ -87,7 +87,7 @@ _COMMAND = "torchx.cli.main"
 _CHATTY = ("botocore", "aiobotocore")
 
 _errors_log = logging.getLogger("torchx.farcall")
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 def install() -> None:
@@ -95,10 +95,10 @@ def install() -> None:
 
     With ``--log_level DEBUG``, tracebacks and all botocore messages are shown.
     """
-    if not _is_command() or sys.excepthook is _tell or _errors_log.isEnabledFor(logging.DEBUG):
+    if not _is_command() or sys.excepthook is _report or _errors_log.isEnabledFor(logging.DEBUG):
         return
-    sys.excepthook = _tell
-    threading.excepthook = _tell_of_thread
+    sys.excepthook = _report
+    threading.excepthook = _report_thread
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
 
@@ -112,21 +112,21 @@ def _is_command() -> bool:
     return command is not None and getattr(main, "main", None) is command
 
 
-def _tell(
+def _report(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     if not isinstance(error, FarcallError):
         sys.__excepthook__(kind, error, traceback)
         return
     text = str(error)
-    if text not in _told:  # the thread that raised it first has reported it
-        _told.add(text)
+    if text not in _reported:  # the thread that raised it first has reported it
+        _reported.add(text)
         _errors_log.error("%s", text)
 
 
-def _tell_of_thread(args: threading.ExceptHookArgs) -> None:
+def _report_thread(args: threading.ExceptHookArgs) -> None:
     if isinstance(args.exc_value, FarcallError):
-        _tell(type(args.exc_value), args.exc_value, args.exc_traceback)
+        _report(type(args.exc_value), args.exc_value, args.exc_traceback)
     else:
         threading.__excepthook__(args)
 
@@ -242,7 +242,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             SettingsError: The queue or namespace does not exist.
             ServiceError: A call to a service failed.
         """
-        app = self._loop.run(self._apps.look(app_id))
+        app = self._loop.run(self._apps.find(app_id))
         return None if app is None else states.describe(app_id, app)
 
     def describe_native(self, app_id: str) -> AppDryRunInfo[Request, Any] | None:
@@ -254,7 +254,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         """
 
         async def read() -> Request | None:
-            app = await self._apps.look(app_id)
+            app = await self._apps.find(app_id)
             if app is None:
                 return None
             found = await app.session.backend.requests_of(app.detail.job_id)
@@ -276,15 +276,15 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             SettingsError: The queue or state does not exist.
             ServiceError: A call to a service failed.
         """
-        asked = cfg or {}
+        requested = cfg or {}
         wanted = Wanted(
-            queue=str(asked.get("queue") or ""),
-            user=str(asked.get("user") or ""),
-            states=_states(asked.get("states")),
+            queue=str(requested.get("queue") or ""),
+            user=str(requested.get("user") or ""),
+            states=_states(requested.get("states")),
         )
 
         async def read() -> list[ListAppResponse]:
-            found = listed(self.PLACES, self.PLACES.settings(asked), wanted)
+            found = listed(self.PLACES, self.PLACES.settings(requested), wanted)
             return [
                 ListAppResponse(
                     app_id=app_id,
@@ -325,7 +325,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         self.cancel(app_id)
 
     async def _end(self, app_id: str, what: str) -> App | None:
-        app = await self._apps.look(app_id)
+        app = await self._apps.find(app_id)
         if app is not None and not app.detail.status.is_final:
             reason = f"{what} by {roles.login()} on {socket.gethostname()}, with TorchX"
             raise_first(await app.session.terminations.end([app.detail.job_id], reason))
@@ -364,7 +364,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             ServiceError: A call to a service failed.
         """
         pattern = _pattern(regex, streams)
-        app = self._loop.run(self._apps.look(app_id))
+        app = self._loop.run(self._apps.find(app_id))
         if app is None:
             raise UnknownError(f"app {app_id} does not exist. Run `torchx list` to list the apps.")
         node = states.node_of(app.detail, role_name, k)

@@ -124,12 +124,12 @@ def describe(app_id: str, app: App) -> DescribeAppResponse:
     roles = _roles_of(detail)
     attempts = detail.attempts - 1 if detail.status.is_final else detail.attempts
     also = f"this is the latest of {app.namesakes + 1} jobs with this name"
-    told = [text for text in (_message(detail), also if app.namesakes else "") if text]
+    messages = [text for text in (_message(detail), also if app.namesakes else "") if text]
     return DescribeAppResponse(
         app_id=app_id,
         state=state_of(detail),
         num_restarts=max(0, attempts),
-        msg="; ".join(told),
+        msg="; ".join(messages),
         structured_error_msg=_structured(detail),
         ui_url=app.session.backend.links(detail).get("job"),
         metadata=dict(detail.tags),
@@ -190,11 +190,11 @@ def _message(detail: JobDetail) -> str:
         sentence, remedy = detail.waiting()
         return in_a_line(f"{sentence}. To do: {remedy}" if detail.is_blocked else sentence)
     why = _as_command(detail).failure_reason()
-    said = (
+    phrase = (
         f", {detail.platform} reports {detail.platform_reason!r}" if detail.platform_reason else ""
     )
     retried = f", after {counted(detail.attempts, 'attempt')}" if detail.attempts > 1 else ""
-    return in_a_line(f"{why.sentence}{said}{retried}. To do: {why.remedy}")
+    return in_a_line(f"{why.sentence}{phrase}{retried}. To do: {why.remedy}")
 
 
 def _structured(detail: JobDetail) -> str:
@@ -202,8 +202,8 @@ def _structured(detail: JobDetail) -> str:
     if detail.status is not JobStatus.FAILED:
         return NONE
     why = _as_command(detail).failure_reason()
-    said = f" ({detail.platform_reason})" if detail.platform_reason else ""
-    found: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{said}")}
+    phrase = f" ({detail.platform_reason})" if detail.platform_reason else ""
+    found: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{phrase}")}
     if detail.exit_code is not None:
         found["errorCode"] = detail.exit_code
     if detail.stopped_at is not None:

@@ -172,18 +172,18 @@ class Jobs(Watcher[str]):
         is_unfinished = any(not entry.detail.status.is_final for entry in entries)
         return is_unfinished or bool(self.whys.due(entries))
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """List new jobs, and describe new, changed and active jobs."""
         since = self._horizon()
         session = await self.account.session()
         query = Query(user=None if self._everybody else this_user())
         for queue in self._queues:
-            await self._look_at(queue, session, query._replace(since=since))
+            await self._poll_queue(queue, session, query._replace(since=since))
         self.is_complete = self._is_read(self._horizon())
 
-    async def look_beside(self) -> None:
+    async def poll_details(self) -> None:
         """Read some jobs' call and error texts."""
-        self.tell(await self.whys.read(self.entries))
+        self.notify(await self.whys.read(self.entries))
 
     def _horizon(self) -> datetime:
         """Return the earliest submission time that a listener needs."""
@@ -192,7 +192,7 @@ class Jobs(Watcher[str]):
     def _is_read(self, since: datetime) -> bool:
         return all(queue.has_read(since) for queue in self._queues)
 
-    async def _look_at(self, queue: _Queue, session: Session, query: Query) -> None:
+    async def _poll_queue(self, queue: _Queue, session: Session, query: Query) -> None:
         catalog = Catalog(session.backend)
         met: set[str] = set()
         since = query.since or self.since
@@ -222,7 +222,7 @@ class Jobs(Watcher[str]):
             entry = found[job.job_id]
             if queue.note(job.job_id, entry if entry and query.fits(entry) else None):
                 changed.append(job.job_id)
-        self.tell(changed)
+        self.notify(changed)
 
 
 class _Queue:

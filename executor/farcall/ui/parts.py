@@ -60,9 +60,9 @@ class Parts(Watcher[int]):
             if before is not None and self.is_over(before):
                 continue  # the list lags behind
             self.known[index] = part
-            if before is None or _said(before) != _said(part):
+            if before is None or _state(before) != _state(part):
                 changed.append(index)
-        self.tell(changed)
+        self.notify(changed)
 
     def is_unread(self, part: JobDetail) -> bool:
         """Return whether a part's error is still to be read and sent."""
@@ -73,7 +73,7 @@ class Parts(Watcher[int]):
         return part.status.is_final
 
 
-def _said(part: JobDetail) -> tuple[object, ...]:
+def _state(part: JobDetail) -> tuple[object, ...]:
     moments = part.created_at, part.started_at, part.stopped_at
     return (json_view.state(part), part.exit_code, part.reason, *moments)
 
@@ -98,13 +98,13 @@ class Nodes(Parts):
     def __init__(self, account: Account, whole: JobDetail) -> None:
         super().__init__(account)
         self._whole = whole
-        self._asked_at: dict[int, float] = {}
+        self._described_at: dict[int, float] = {}
 
     def is_active(self) -> bool:
         """Return whether a node is unfinished."""
         return bool(self._left())
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Describe the job and its unfinished nodes."""
         left = self._left()
         if not left:
@@ -115,7 +115,7 @@ class Nodes(Parts):
         ids = {self._whole.node_id(number): number for number in left}
         found = await backend.describe([job_id, *ids])
         self._whole = found.get(job_id, self._whole)
-        self._asked_at.update(dict.fromkeys(left, clock.now()))
+        self._described_at.update(dict.fromkeys(left, clock.now()))
         nodes = [found.get(node_id) or unstarted(self._whole, ids[node_id]) for node_id in ids]
         self.note(nodes)
         self.is_complete = len(self.known) == self._whole.nodes
@@ -131,7 +131,7 @@ class Nodes(Parts):
             for number in range(self._whole.nodes)
             if number not in self.known or not self.is_over(self.known[number])
         ]
-        return sorted(left, key=lambda number: self._asked_at.get(number, 0.0))
+        return sorted(left, key=lambda number: self._described_at.get(number, 0.0))
 
 
 # --- The tasks of one array, read with few requests ---------------------------------------------
@@ -163,7 +163,7 @@ class Children(Parts):
         """Return whether errors are left to read."""
         return bool(self._unread())
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Get the number of tasks per status, and list the statuses whose numbers differ."""
         if self._has_ended() and self._agrees():
             return
@@ -179,7 +179,7 @@ class Children(Parts):
             await self._list(backend)
         self.is_complete = True
 
-    async def look_beside(self) -> None:
+    async def poll_details(self) -> None:
         """Read the errors of some failed tasks."""
         left = self._unread()
         if not left or self._parent is None:
@@ -190,7 +190,7 @@ class Children(Parts):
         reasons = await self.account.reasons()
         found = await reasons.errors(self._parent, listed)
         self.errors.update({n: found[n].text if n in found else "" for n in indexes})
-        self.tell(indexes)
+        self.notify(indexes)
 
     def is_unread(self, part: JobDetail) -> bool:
         """Return whether a task failed and its error has not been read."""
@@ -205,20 +205,20 @@ class Children(Parts):
     async def _list(self, backend: Jobs) -> None:
         moving = {index for index, child in self.known.items() if child.status in _ON_THE_MOVE}
         listed: set[int] = set()
-        told = self._told()
+        reported = self._reported()
         # Other tasks may be running although their number is unchanged.
         for status in _ON_THE_MOVE:
-            if told[status.value]:
+            if reported[status.value]:
                 listed |= await self._list_status(backend, status)
         gone = moving - listed
         if gone and len(gone) <= _MOST_DESCRIBED:
             ids = [f"{self.parent_id}:{index}" for index in sorted(gone)]
             self.note((await backend.describe(ids)).values())
         others = [status for status in JobStatus if status not in _ON_THE_MOVE]
-        for status in sorted(others, key=lambda status: told[status.value]):
+        for status in sorted(others, key=lambda status: reported[status.value]):
             if self._agrees():
                 return
-            if told[status.value] and told[status.value] != self._own()[status.value]:
+            if reported[status.value] and reported[status.value] != self._own()[status.value]:
                 await self._list_status(backend, status)
 
     async def _list_status(self, backend: Jobs, status: JobStatus) -> set[int]:
@@ -228,14 +228,14 @@ class Children(Parts):
             listed.update(child.index for child in page)
         return listed
 
-    def _told(self) -> Counter[str]:
+    def _reported(self) -> Counter[str]:
         return Counter(counts(self._parent) if self._parent is not None else {})
 
     def _own(self) -> Counter[str]:
         return Counter(child.status.value for child in self.known.values())
 
     def _agrees(self) -> bool:
-        return self._own() == self._told()
+        return self._own() == self._reported()
 
 
 # --- The jobs that a browser has opened: arrays and multi-node jobs -----------------------------

@@ -165,22 +165,22 @@ class Site:
     async def job_events(self, since: datetime) -> AsyncGenerator[bytes, None]:
         """Yield the jobs submitted since a time, then each changed job."""
 
-        def told(job_ids: list[str]) -> dict[str, Any]:
+        def view(job_ids: list[str]) -> dict[str, Any]:
             known = filter(None, map(self.jobs.get, job_ids))
             return {"jobs": [json_view.job(self.jobs.whys.filled(entry)) for entry in known]}
 
         with self.jobs.listen_since(since) as feed:
-            async for piece in _events(self.jobs, feed, "jobs", _JOBS, told):
+            async for piece in _events(self.jobs, feed, "jobs", _JOBS, view):
                 yield piece
 
     async def child_events(self, whole: JobDetail) -> AsyncGenerator[bytes, None]:
         """Yield an array's tasks or a job's nodes, then each changed one."""
         with self.wholes.listen(whole) as (parts, feed):
 
-            def told(indexes: list[int]) -> dict[str, Any]:
+            def view(indexes: list[int]) -> dict[str, Any]:
                 return {"children": [parts.row(index) for index in indexes]}
 
-            async for piece in _events(parts, feed, "children", _CHILDREN, told):
+            async for piece in _events(parts, feed, "children", _CHILDREN, view):
                 yield piece
 
     async def line_events(
@@ -200,8 +200,8 @@ class Site:
             async with contextlib.aclosing(lines) as batches:
                 async for batch in batches:
                     for start in range(0, len(batch), _LINES):
-                        told = [_line(line) for line in batch[start : start + _LINES]]
-                        yield event("lines", {"lines": told})
+                        view = [_line(line) for line in batch[start : start + _LINES]]
+                        yield event("lines", {"lines": view})
         except FarcallError as error:
             end = {"error": str(error)}
         yield event("end", end)
@@ -216,7 +216,7 @@ class Site:
         """
         session = await self.account.session()
         done = await cancel.cancel(session, job_ids, reason, self.options.covalent)
-        self._look_again(job_ids)
+        self._poll_again(job_ids)
         return done
 
     async def cancel_run(self, run: str, workflow: str | None, reason: str) -> list[Cancelled]:
@@ -236,7 +236,7 @@ class Site:
         query = Query(run=run, workflow=workflow)
         entries = [entry for entry in self.jobs.entries.values() if query.fits(entry)]
         done = await cancel.cancel_all(session, entries, reason, self.options.covalent)
-        self._look_again(entry.detail.job_id for entry in entries)
+        self._poll_again(entry.detail.job_id for entry in entries)
         return done
 
     async def retry(self, job_id: str, options: Mapping[str, Any], *, failed: bool) -> list[Again]:
@@ -258,10 +258,10 @@ class Site:
             for name, value in options.items()
         }
         done = await retry.run(session, plan, typed)
-        self._look_again([job_id])
+        self._poll_again([job_id])
         return done
 
-    def _look_again(self, job_ids: Iterable[str]) -> None:
+    def _poll_again(self, job_ids: Iterable[str]) -> None:
         self.jobs.poll_soon()
         self.wholes.poll_soon(job_id.partition(":")[0] for job_id in job_ids)
 
@@ -271,24 +271,24 @@ async def _events(
     feed: Feed[K],
     name: str,
     most: int,
-    told: Callable[[list[K]], dict[str, Any]],
+    view: Callable[[list[K]], dict[str, Any]],
 ) -> AsyncGenerator[bytes, None]:
     """Yield a feed's news, and the poller's state after each poll."""
     while True:
         keys = await feed.take(most, HEARTBEAT_S)
         if keys:
-            yield event(name, told(keys))
+            yield event(name, view(keys))
         if not feed.is_behind:
             yield event("state", watcher.state())
 
 
 def _line(line: LogLine) -> dict[str, Any]:
-    told = {
+    view = {
         "text": line.text,
         "stream": line.stream,
         "attempt": line.attempt,
         "at": json_view.moment(line.at),
     }
     if line.goes_on:
-        told["goes_on"] = True
-    return told
+        view["goes_on"] = True
+    return view

@@ -161,9 +161,9 @@ class Watcher(abc.ABC, Generic[K]):
         self._feeds: set[Feed[K]] = set()
         self._running: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
-        self._looking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._changed_at = 0.0
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
     @contextlib.contextmanager
     def listen(self, wants: Callable[[K], bool] = lambda _: True) -> Iterator[Feed[K]]:
@@ -197,8 +197,8 @@ class Watcher(abc.ABC, Generic[K]):
         Raises:
             FarcallError: AWS rejected a call or cannot be reached.
         """
-        async with self._looking:
-            await self.look()
+        async with self._lock:
+            await self.poll()
 
     def state(self) -> dict[str, Any]:
         """Return the poller's state for the browser."""
@@ -209,7 +209,7 @@ class Watcher(abc.ABC, Generic[K]):
             "requests": {"last_minute": self.account.last_minute},
         }
 
-    def tell(self, keys: Iterable[K]) -> None:
+    def notify(self, keys: Iterable[K]) -> None:
         """Notify listeners of changes."""
         keys = list(keys)
         if keys:
@@ -227,29 +227,29 @@ class Watcher(abc.ABC, Generic[K]):
         """Return whether a change is likely."""
 
     @abc.abstractmethod
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll once, and notify listeners of changes."""
 
-    async def look_beside(self) -> None:
+    async def poll_details(self) -> None:
         """Read low-priority data, after each poll."""
 
     async def _run(self) -> None:
         while True:
             # Reloading the page repeatedly does not call AWS each time.
-            await asyncio.sleep(self._looked_at + ACTIVE_S - clock.now())
+            await asyncio.sleep(self._polled_at + ACTIVE_S - clock.now())
             self._hurried.clear()
-            await self._look_once()
-            self._looked_at = clock.now()
-            self.tell([])  # notifies of the new state only
+            await self._poll_once()
+            self._polled_at = clock.now()
+            self.notify([])  # notifies of the new state only
             lively = self.is_active() or clock.now() < self._changed_at + _LIVELY_S
             pause_s = TROUBLE_S if self.error else ACTIVE_S if lively else QUIET_S
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(pause_s, self._hurried.wait())
 
-    async def _look_once(self) -> None:
+    async def _poll_once(self) -> None:
         try:
             await self.refresh()
-            await self.look_beside()
+            await self.poll_details()
         except FarcallError as error:
             self.error = f"{error}; retrying every {TROUBLE_S:.0f} s"
             await self.account.renew(error)

@@ -14,7 +14,7 @@ from tests.support import hostile
 def test_text_stream_needs_no_encoding(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    printing.say(f"é {hostile.TEXT}")
+    printing.echo(f"é {hostile.TEXT}")
     assert hostile.MARK in out.getvalue()
     assert hostile.obeyed(out.getvalue()) == set()
 
@@ -61,7 +61,7 @@ def test_bar_stays_in_last_row(monkeypatch):
     printer.print([line("done", "stderr")])
     assert shown()[2:] == ["fit | done", ""]
     printer.print([state("again")])
-    printing.say("farcall: lost")
+    printing.echo("farcall: lost")
     assert shown()[3:] == ["farcall: lost", ""]
     printer.print([state("again"), state("")])
     assert shown()[4:] == [""]
@@ -83,5 +83,5 @@ def test_bar_states_are_omitted_outside_terminals(monkeypatch):
 def test_unencodable_characters_are_escaped(monkeypatch):
     out = _Terminal(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", out)
-    printing.say("é\u4e2d\ud800")
+    printing.echo("é\u4e2d\ud800")
     assert out.buffer.getvalue() == b"\xe9\\u4e2d<U+D800>\n"

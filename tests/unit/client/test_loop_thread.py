@@ -48,9 +48,9 @@ def test_loop_works_after_ctrl_c(loop, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(inner, "call_soon_threadsafe", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            loop.tell(int)
+            loop.call_soon(int)
     heard = threading.Event()
-    loop.tell(heard.set)
+    loop.call_soon(heard.set)
     assert heard.wait(PATIENCE_S)
 
 
@@ -72,7 +72,7 @@ def test_closing_loop_is_not_reused():
         for _ in range(200):
             with closing(LoopThread()) as last, closing(LoopThread()) as other:
                 last.run(here())
-                last.tell(last.close)  # on the loop thread itself
+                last.call_soon(last.close)  # on the loop thread itself
                 other.run(here())
     finally:
         sys.setswitchinterval(switching)

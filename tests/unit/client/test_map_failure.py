@@ -69,7 +69,7 @@ def notes(error):
 def test_note_is_added_to_error(kind):
     """If the class of an error rejects attributes, its cause has the note."""
     error = kind("why")
-    ONE.tell(error, "recover it")
+    ONE.annotate(error, "recover it")
     assert getattr(error, "map_failure", ONE) is ONE
     assert notes(error) == (
         "map: 3 of 100 raised ValueError; 95 were ended because of it. "
@@ -79,13 +79,13 @@ def test_note_is_added_to_error(kind):
 
 def test_no_kept_results_omit_recovery_hint():
     error = ValueError("why")
-    dataclasses.replace(ONE, kept=0).tell(error, "recover it")
+    dataclasses.replace(ONE, kept=0).annotate(error, "recover it")
     assert notes(error) == f"map: {ONE.sentence}."
 
 
 def test_unfinished_calls_are_reported():
     error = ValueError("why")
-    dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).tell(error, "")
+    dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).annotate(error, "")
     assert notes(error) == (
         "map: 3 of 100 raised ValueError; 95 have not ended. They continue until the iterator is "
         "closed."

@@ -217,7 +217,7 @@ def test_cancelling_unsubmitted_map_ends_it(make_pool, cloud):
 def test_cancelled_map_wakes_its_waiter(make_pool, cloud):
     """A map that is cancelled before it starts raises in the thread that waits."""
     pool, held = make_pool(), threading.Event()
-    pool._calls._loop.tell(held.wait)  # keeps the loop busy, so that it starts nothing
+    pool._calls._loop.call_soon(held.wait)  # keeps the loop busy, so that it starts nothing
     values, errors = pool.map(add, range(3)), []
 
     def take():

@@ -28,7 +28,7 @@ class Unfetchable(TaskRun):
 async def test_lasting_fetch_failure_raises_eventually(opened):
     texts = []
     run = GroupRun(SETTINGS, [("d", 1)], Unfetchable("ExpiredToken"))
-    run.tell = texts.append
+    run.on_trouble = texts.append
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(

@@ -9,7 +9,7 @@ from farcall.deploy.parameters import merged, requested
 VCPUS = {"L-1216C47A": 5.0, "L-34B43A08": 512.0}
 
 
-async def ask(access, service, operation, *, ServiceCode, QuotaCode):  # noqa: N803
+async def call_aws(access, service, operation, *, ServiceCode, QuotaCode):  # noqa: N803
     """Answer GetServiceQuota; the account may not read other quotas."""
     if QuotaCode not in VCPUS:
         raise FarcallError("AccessDenied")
@@ -17,7 +17,7 @@ async def ask(access, service, operation, *, ServiceCode, QuotaCode):  # noqa: N
 
 
 async def test_quota_below_maximum_is_reported(monkeypatch):
-    monkeypatch.setattr(deploy, "ask", ask)
+    monkeypatch.setattr(deploy, "call_aws", call_aws)
     wanted = requested(compute=("ec2", "spot", "fargate"), max_vcpus=16)
     [warning] = await deploy.warnings(None, merged(wanted, {}, "farcall"))
     assert warning.startswith("the account's quota is 5 vCPUs of EC2 on demand at a time")

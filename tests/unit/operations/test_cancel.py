@@ -93,14 +93,14 @@ class Covalent:
         self.notified = []
         self._untold, self._runs = untold or {}, runs
 
-    async def tell(self, session, entries, whole=()):
+    async def notify(self, session, entries, whole=()):
         self.notified.append((sorted(entries), sorted(whole)))
         return self._untold
 
     async def going(self, dispatches):
         return sorted(set(dispatches) & set(self._runs))
 
-    async def tell_whole(self, dispatches):
+    async def notify_whole(self, dispatches):
         self.notified.append(sorted(dispatches))
         return self._untold
 

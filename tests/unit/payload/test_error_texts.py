@@ -107,15 +107,15 @@ def test_class_place_and_words_distinguish_groups(other):
 def test_groups_are_summarized_by_class():
     groups = Groups()
     assert not groups
-    assert groups.told() == ""
+    assert groups.summary() == ""
     groups.add(3, Reason.of("ValueError", "singular matrix")).call = "fit(lr=0.1, depth=3)"
-    assert groups.told() == "ValueError: singular matrix"
+    assert groups.summary() == "ValueError: singular matrix"
     assert groups.lines() == ["ValueError: singular matrix (call 3: fit(lr=0.1, depth=3))"]
     groups.add(4, Reason.of("ValueError", "singular matrix"), 12)
-    assert groups.told() == "13 x ValueError: singular matrix"
+    assert groups.summary() == "13 x ValueError: singular matrix"
     groups.add(7, Reason.of("MemoryError", ""))
     groups.add(8, Reason.of("ValueError", "too few"))
-    assert groups.told() == str(groups) == "ValueError x14, MemoryError x1"
+    assert groups.summary() == str(groups) == "ValueError x14, MemoryError x1"
     first, *_ = groups.lines()
     assert first == ("13 x ValueError: singular matrix (such as call 3: fit(lr=0.1, depth=3))")
 

@@ -37,7 +37,7 @@ class Counting(Watcher[int]):
     def is_active(self):
         return False
 
-    async def look(self):
+    async def poll(self):
         self.looks += 1
 
 

@@ -86,7 +86,7 @@ class BatchBackend:
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
         """Return whether tasks run in the stock image."""
-        found = preflight.unasked_image(settings) if offline else await self._image(settings)
+        found = preflight.offline_image(settings) if offline else await self._image(settings)
         return found.is_stock
 
     async def _image(self, settings: Settings) -> preflight.Image:
@@ -115,7 +115,7 @@ class BatchBackend:
             "SubmitJob": _request(job, arn),
         }
 
-    def _unasked_arn(self, role: str) -> str:
+    def _offline_arn(self, role: str) -> str:
         """Return a role's ARN with a placeholder for the account."""
         is_name = role and not role.startswith("arn:")
         return preflight.role_arn(self._aws.region, _ACCOUNT, role) if is_name else role
@@ -126,10 +126,10 @@ class BatchBackend:
             return raw_requests.definition(job.requests, {})
         return definition(
             job,
-            image=preflight.unasked_image(settings).uri,
+            image=preflight.offline_image(settings).uri,
             region=self._aws.region,
-            job_role=self._unasked_arn(settings.batch_job_role_name),
-            execution_role=self._unasked_arn(settings.batch_execution_role_name),
+            job_role=self._offline_arn(settings.batch_job_role_name),
+            execution_role=self._offline_arn(settings.batch_execution_role_name),
         )
 
     async def _find(self, settings: Settings) -> Resources:
@@ -143,7 +143,7 @@ class BatchBackend:
         resources = await self._find(settings)
         if job.requests is not None:
             arns = resources.job_role, resources.execution_role
-            roles = dict(zip(map(self._unasked_arn, _roles(settings)), arns, strict=True))
+            roles = dict(zip(map(self._offline_arn, _roles(settings)), arns, strict=True))
             return raw_requests.definition(job.requests, roles)
         return definition(
             job,

@@ -254,7 +254,7 @@ class Batch:
         async for reply in self._polling.pages("list_jobs", jobQueue=queue, filters=[wanted]):
             found = self._read(reply)
             young = [job for job in found if since is None or not _is_before(job, since)]
-            page = [job for job in young if _is_asked_for(job, named, foreign=foreign)]
+            page = [job for job in young if _matches(job, named, foreign=foreign)]
             if page:
                 yield page
             if len(young) < len(found):
@@ -384,8 +384,8 @@ class Batch:
             return detail
         if detail.stopped_at is not None and detail.stopped_at < stop.at - _CLOCKS_DIFFER:
             return detail  # it had finished by itself
-        said = f" ({detail.status_reason})" if detail.status_reason else ""
-        return replace(detail, status_reason=f"{stop.reason}{said}", is_terminated=True)
+        cause = f" ({detail.status_reason})" if detail.status_reason else ""
+        return replace(detail, status_reason=f"{stop.reason}{cause}", is_terminated=True)
 
     async def _terminate_one(self, job_id: str, reason: str) -> dict[str, ServiceError]:
         try:
@@ -475,7 +475,7 @@ def _filter(named: str, *, foreign: bool) -> dict[str, Any]:
     return {"name": "JOB_DEFINITION", "values": [f"{_OURS}*"]}
 
 
-def _is_asked_for(job: JobDetail, named: str, *, foreign: bool) -> bool:
+def _matches(job: JobDetail, named: str, *, foreign: bool) -> bool:
     """Apply the other conditions: the name filter ignores case and definitions."""
     is_ours = foreign or not named or job.definition.startswith(_OURS)
     return is_ours and job.name.startswith(named)

@@ -80,7 +80,7 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
     properties = job.get("nodeProperties") or {}
     ranges = properties.get("nodeRangeProperties") or ()
     groups = _groups(properties)
-    asked_for = _first_container(ranges[0]) if ranges else container
+    main_container = _first_container(ranges[0]) if ranges else container
     listed = list(map(_attempt, job.get("attempts") or ()))
     if status.is_final:
         listed = _completed(listed, job, container)
@@ -88,10 +88,10 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
     if listed and status in _UNDER_WAY and not last.is_over:
         del listed[-1]
     exit_code = container.get("exitCode")
-    log = (asked_for.get("logConfiguration") or {}).get("options") or {}
+    log = (main_container.get("logConfiguration") or {}).get("options") or {}
     array = job.get("arrayProperties") or {}
-    asked = _resources(asked_for)
-    environment = _environment(asked_for)
+    resources = _resources(main_container)
+    environment = _environment(main_container)
     return BatchJob(
         job_id=job["jobId"],
         name=job.get("jobName", ""),
@@ -114,12 +114,12 @@ def from_describe(job: Mapping[str, Any]) -> BatchJob:
         queue=_last_part(job.get("jobQueue")),
         queue_arn=job.get("jobQueue") or "",
         definition=_last_part(job.get("jobDefinition")),
-        image=asked_for.get("image") or "",
-        command=_command(asked_for),
-        runtime=bootstrap.fetched(asked_for.get("command") or ()),
-        vcpu=float(asked.get("VCPU", 0)),
-        memory_mib=int(asked.get("MEMORY", 0)),
-        gpus=int(asked.get("GPU", 0)),
+        image=main_container.get("image") or "",
+        command=_command(main_container),
+        runtime=bootstrap.fetched(main_container.get("command") or ()),
+        vcpu=float(resources.get("VCPU", 0)),
+        memory_mib=int(resources.get("MEMORY", 0)),
+        gpus=int(resources.get("GPU", 0)),
         time_limit_s=(job.get("timeout") or {}).get("attemptDurationSeconds"),
         groups=groups,
         instance_type=next(iter(ranges[0].get("instanceTypes") or ()), "") if ranges else "",
@@ -145,7 +145,7 @@ def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
     for each in properties.get("nodeRangeProperties") or ():
         first, _, last = each["targetNodes"].partition(":")
         container = _first_container(each)
-        asked = _resources(container)
+        resources = _resources(container)
         found.append(
             NodeGroup(
                 first=int(first or 0),
@@ -155,9 +155,9 @@ def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
                 image=container.get("image") or "",
                 command=_command(container),
                 environment=_environment(container),
-                vcpu=float(asked.get("VCPU", 0)),
-                memory_mib=int(asked.get("MEMORY", 0)),
-                gpus=int(asked.get("GPU", 0)),
+                vcpu=float(resources.get("VCPU", 0)),
+                memory_mib=int(resources.get("MEMORY", 0)),
+                gpus=int(resources.get("GPU", 0)),
             )
         )
     return tuple(found)

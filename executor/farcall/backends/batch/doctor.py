@@ -131,16 +131,16 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
         )
     unfit = placement.misfit(found, settings, settings.nodes)
     if unfit is not None:
-        asked = f"{unfit.option} is {getattr(settings, unfit.option):g}"
-        return failed(f"{asked}, but it {unfit.reason}", unfit.remedy)
+        requested = f"{unfit.option} is {getattr(settings, unfit.option):g}"
+        return failed(f"{requested}, but it {unfit.reason}", unfit.remedy)
     return Finding("compute environment", OK, text)
 
 
 async def resources(settings: Settings) -> list[Finding]:
     """Check that a task's resources are valid on the platform."""
-    asked = {each["type"]: each["value"] for each in resource_requirements(settings)}
-    text = f"{asked['VCPU']} vCPU and {asked['MEMORY']} MiB"
-    text += f", {asked['GPU']} GPU" if "GPU" in asked else ""
+    requested = {each["type"]: each["value"] for each in resource_requirements(settings)}
+    text = f"{requested['VCPU']} vCPU and {requested['MEMORY']} MiB"
+    text += f", {requested['GPU']} GPU" if "GPU" in requested else ""
     if runs_on_fargate(settings) and not settings.batch_execution_role_name:
         raise SettingsError(
             "batch_execution_role_name is empty, but jobs on Fargate require a role; set it "
@@ -227,10 +227,10 @@ async def image(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
                 "image", FAILED, f"{uri} has Python {python}, but this Python is {here}", remedy
             )
         ]
-    told_python = f"with Python {python}" if python else f"which must contain Python {here}"
+    python_text = f"with Python {python}" if python else f"which must contain Python {here}"
     if not is_stock:
-        return [Finding("image", OK, f"{uri}, {told_python}")]
-    text = f"{uri}, {told_python}; jobs download farcall's runtime from the bucket"
+        return [Finding("image", OK, f"{uri}, {python_text}")]
+    text = f"{uri}, {python_text}; jobs download farcall's runtime from the bucket"
     name = settings.batch_job_definition_name
     if name in ("", DEFAULT_DEFINITION):
         return [Finding("image", OK, text)]

@@ -155,7 +155,7 @@ def definition(
             {
                 **nodes.container(group),
                 **common,
-                **(_told(group.command, group.env) if is_own else {}),
+                **(_container(group.command, group.env) if is_own else {}),
             }
             for group in job.groups
         ]
@@ -165,7 +165,7 @@ def definition(
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
     """Return the container fields for an image without farcall's runtime."""
     return {
-        **_told(bootstrap.command(runtime), STOCK_ENVIRONMENT),
+        **_container(bootstrap.command(runtime), STOCK_ENVIRONMENT),
         "user": STOCK_USER,
     }
 
@@ -250,17 +250,22 @@ def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
     """Return the container overrides of each group of nodes."""
     own = job.environment
     if not job.groups:
-        return [{**_told((), own), "resourceRequirements": resource_requirements(job.settings)}]
+        return [
+            {
+                **_container((), own),
+                "resourceRequirements": resource_requirements(job.settings),
+            }
+        ]
     found = []
     for place, group in enumerate(job.groups):
-        told = _told((), own) if is_own else _told(group.command, {**group.env, **own})
+        parts = _container((), own) if is_own else _container(group.command, {**group.env, **own})
         with groups.naming(job, place):
             needs = resource_requirements(groups.resources(job.settings, group))
-        found.append({**told, "resourceRequirements": needs})
+        found.append({**parts, "resourceRequirements": needs})
     return found
 
 
-def _told(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+def _container(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return a container's variables, and its command if it has one."""
     variables = [{"name": key, "value": environment[key]} for key in sorted(environment)]
     return {"environment": variables, **({"command": list(command)} if command else {})}

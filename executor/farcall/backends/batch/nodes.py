@@ -179,14 +179,14 @@ def _check_roles(group: Nodes, settings: Settings) -> None:
 def _check_fargate(group: Nodes) -> None:
     """Reject features that only EC2 instances support."""
     folders = [mount.source for mount in group.mounts if isinstance(mount, BindMount)]
-    asked = {
+    requested = {
         "mounts": ", ".join(folders),
         "devices": ", ".join(device.source for device in group.devices),
         "shm_size": group.shm_size,
         "ulimits": ", ".join(limit.name for limit in group.ulimits),
         "privileged": group.privileged,
     }
-    for option, found in asked.items():
+    for option, found in requested.items():
         if found:
             raise SettingsError(
                 f"{option} is {found}, which Fargate does not support. Remove it, or run on "

@@ -77,15 +77,15 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
     Raises:
         SettingsError: No environment could run the job.
     """
-    told = []
+    misfits = []
     for environment in environments:
         found = misfit(environment, settings, nodes)
         if found is None:
             return
-        told.append((environment["computeEnvironmentName"], found))
-    if told:
-        option, _, remedy = told[0][1]
-        reasons = "; ".join(f"{name} {found.reason}" for name, found in told)
+        misfits.append((environment["computeEnvironmentName"], found))
+    if misfits:
+        option, _, remedy = misfits[0][1]
+        reasons = "; ".join(f"{name} {found.reason}" for name, found in misfits)
         value = getattr(settings, option)
         raise SettingsError(
             f"{option} is {value if isinstance(value, str) else format(value, 'g')}, so a job "

@@ -183,7 +183,7 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     return stock
 
 
-def unasked_image(settings: Settings) -> Image:
+def offline_image(settings: Settings) -> Image:
     """Return the jobs' image, or a placeholder, without requests.
 
     A definition with the default name is assumed to be missing.

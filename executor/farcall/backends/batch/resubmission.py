@@ -45,9 +45,9 @@ def requests_of(job: Mapping[str, Any]) -> dict[str, Any]:
     definition = {name: copy.deepcopy(job[name]) for name in _OF_DEFINITION if job.get(name)}
     definition["type"] = "multinode" if "nodeProperties" in definition else "container"
     for each in definition.get("nodeProperties", {}).get("nodeRangeProperties", ()):
-        each["container"] = _asked_for(each.get("container", {}))
+        each["container"] = _as_requested(each.get("container", {}))
     if job.get("container") and "ecsProperties" not in definition:
-        definition["containerProperties"] = _asked_for(job["container"])
+        definition["containerProperties"] = _as_requested(job["container"])
     submission = {name: copy.deepcopy(job[name]) for name in _OF_JOB if job.get(name)}
     if job.get("schedulingPriority"):
         submission["schedulingPriorityOverride"] = job["schedulingPriority"]
@@ -61,14 +61,14 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
         detail: The job.
         requests: The requests for a copy of it, from `requests_of`.
     """
-    asked, definition = requests["SubmitJob"], requests["RegisterJobDefinition"]
+    submitted, definition = requests["SubmitJob"], requests["RegisterJobDefinition"]
     groups = definition.get("nodeProperties", {}).get("nodeRangeProperties") or [{}]
     container = definition.get("containerProperties") or groups[0].get("container", {})
     platforms = definition.get("platformCapabilities")
     found: dict[str, Any] = {
         "queue": detail.queue,
-        "priority": asked.get("schedulingPriorityOverride"),
-        "share_identifier": asked.get("shareIdentifier", ""),
+        "priority": submitted.get("schedulingPriorityOverride"),
+        "share_identifier": submitted.get("shareIdentifier", ""),
         "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
         **image_of(detail),
     }
@@ -89,12 +89,12 @@ def image_of(detail: JobDetail) -> dict[str, str]:
     }
 
 
-def _asked_for(container: Mapping[str, Any]) -> dict[str, Any]:
+def _as_requested(container: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         name: copy.deepcopy(value)
         for name, value in container.items()
         if name not in _OF_RUN and value not in ([], {}, None)
     }
     variables = kept.pop("environment", [])
-    asked = [each for each in variables if each["name"] != ENV_RUN]
-    return {**kept, "environment": asked} if asked else kept
+    own = [each for each in variables if each["name"] != ENV_RUN]
+    return {**kept, "environment": own} if own else kept

@@ -560,7 +560,7 @@ async def check(kube: Kube, settings: Settings) -> None:
     path = f"/api/v1/namespaces/{kube.namespace}"
     namespace = NamedObject("namespace", kube.namespace, path, "namespaces")
     wanted = [namespace, *named_objects(kube, settings)]
-    await asyncio.gather(*(look_up(kube, each) for each in wanted))
+    await asyncio.gather(*(get_object(kube, each) for each in wanted))
 
 
 class NamedObject(NamedTuple):
@@ -596,7 +596,7 @@ def named_objects(kube: Kube, settings: Settings) -> Iterator[NamedObject]:
         yield NamedObject("queue", name, path, "queues.scheduling.volcano.sh")
 
 
-async def look_up(kube: Kube, wanted: NamedObject) -> dict[str, Any] | None:
+async def get_object(kube: Kube, wanted: NamedObject) -> dict[str, Any] | None:
     """Return an object; None without the permission to get it.
 
     Raises:

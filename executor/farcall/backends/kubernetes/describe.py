@@ -115,8 +115,8 @@ class Pod:
     @property
     def is_settled(self) -> bool:
         """Whether its status is complete: the kubelet adds nothing more."""
-        is_told = self.reason or self.container_reason or self.exit_code is not None
-        return self.phase != "Failed" or self.gone or bool(is_told)
+        has_reason = self.reason or self.container_reason or self.exit_code is not None
+        return self.phase != "Failed" or self.gone or bool(has_reason)
 
     def deleted(self) -> Pod:
         """Return the same pod, marked as deleted."""
@@ -689,7 +689,7 @@ def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Kuberne
     labels, marks = metadata.get("labels") or {}, _annotations(job)
     template = (spec.get("template") or {}).get("spec") or {}
     container = _container(template)
-    asked = _resources(container)
+    resources = _resources(container)
     environment = _environment(container)
     tags = _table(marks.get(TAGS_ANNOTATION))
     command = _command(container)
@@ -707,9 +707,9 @@ def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Kuberne
         image=str(container.get("image") or ""),
         command=() if bootstrap.fetched(command) else command,
         runtime=bootstrap.fetched(command),
-        vcpu=asked[0],
-        memory_mib=asked[1],
-        gpus=asked[2],
+        vcpu=resources[0],
+        memory_mib=resources[1],
+        gpus=resources[2],
         time_limit_s=template.get("activeDeadlineSeconds"),
         groups=_groups(parts or [job]),
         instance_type=(template.get("nodeSelector") or {}).get(_INSTANCE_TYPE, ""),
@@ -792,7 +792,7 @@ def _environment(container: Mapping[str, Any]) -> dict[str, str]:
 
 def _resources(container: Mapping[str, Any]) -> tuple[float, int, int]:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return names.asked(limits)
+    return names.resources(limits)
 
 
 def _annotations(job: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import documents, names
-from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, look_up, named_objects
+from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, get_object, named_objects
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.config.settings import Settings
@@ -56,7 +56,7 @@ def checks(
         settings: The options.
         answers: Whether the server responds; if not, no request is made.
     """
-    found: dict[str, Awaitable[Iterable[Finding]]] = {"resources": asked(settings)}
+    found: dict[str, Awaitable[Iterable[Finding]]] = {"resources": check_resources(settings)}
     if answers:
         found |= {
             "version": version(kube),
@@ -110,7 +110,7 @@ def wanted(settings: Settings) -> list[Right]:
     return found
 
 
-async def asked(settings: Settings) -> list[Finding]:
+async def check_resources(settings: Settings) -> list[Finding]:
     """Check that the options result in a valid pod."""
     job = JobSpec("farcall-doctor", 1, {}, settings)
     documents.template(job, settings, {"image": "image"})  # raises if they are invalid
@@ -271,7 +271,7 @@ async def thing(kube: Kube, check: str, wanted: NamedObject) -> list[Finding]:
         KubeError: The server refused for another reason.
     """
     name = wanted.name
-    found = await look_up(kube, wanted)
+    found = await get_object(kube, wanted)
     if found is None:
         text = f"cannot check {name}: permission to get {wanted.kind} is missing"
         return [Finding(check, NOT_CHECKED, text)]

@@ -549,16 +549,20 @@ def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
 def _variables(spec: JobSpec, given: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the variables of a container: its pod's, the given ones, and the job's."""
     own = {**spec.environment, contract.ENV_OWN_JOB_ID: object_name(spec.name)}
-    settings, said = spec.settings, []
+    settings, injected = spec.settings, []
     if spec.size > 1:
-        said.append(_annotated(contract.ENV_OWN_INDEX, INDEX_LABEL))
+        injected.append(_annotated(contract.ENV_OWN_INDEX, INDEX_LABEL))
         # Kueue may run fewer tasks at a time than requested.
         if settings.scheduler == "kueue" or (settings.max_parallel or spec.size) < spec.size:
             own[contract.ENV_CANCELLABLE] = "1"
-    said.append(_annotated(contract.ENV_FAILED_ATTEMPTS, FAILURES))
-    said.append(_annotated(contract.ENV_IGNORED_ATTEMPTS, IGNORED_FAILURES))
-    taken = {each["name"] for each in said} | own.keys()
-    return [*said, *(dict(each) for each in given if each["name"] not in taken), *variables(own)]
+    injected.append(_annotated(contract.ENV_FAILED_ATTEMPTS, FAILURES))
+    injected.append(_annotated(contract.ENV_IGNORED_ATTEMPTS, IGNORED_FAILURES))
+    taken = {each["name"] for each in injected} | own.keys()
+    return [
+        *injected,
+        *(dict(each) for each in given if each["name"] not in taken),
+        *variables(own),
+    ]
 
 
 def _annotated(name: str, annotation: str) -> dict[str, Any]:

@@ -169,15 +169,15 @@ def refused(
         retry_after: The header's value.
     """
     is_status = isinstance(document, dict) and document.get("kind") == "Status"
-    said = document if is_status else {}
-    code = str(said.get("reason") or "")
-    message = str(said.get("message") or document or "nothing")[:_TEXT_CHARACTERS]
+    report = document if is_status else {}
+    code = str(report.get("reason") or "")
+    message = str(report.get("message") or document or "nothing")[:_TEXT_CHARACTERS]
     where = f" in namespace {call.namespace}" if call.namespace else ""
     text = f"{call}{where} was refused: {message} ({code or status})"
-    details = said.get("details")
+    details = report.get("details")
     what_to_do = _STRANGE
     if is_status or status == 401:
-        what_to_do = _remedy(call, connection, status, said)
+        what_to_do = _remedy(call, connection, status, report)
     return KubeError(
         f"{text}; {what_to_do}" if what_to_do else text,
         call=call,
@@ -201,13 +201,13 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
-def _remedy(call: Call, connection: Connection, status: int, said: Mapping[str, Any]) -> str:
+def _remedy(call: Call, connection: Connection, status: int, report: Mapping[str, Any]) -> str:
     if status == 401:
         source = "its exec plugin's login" if connection.plugin else "its token or certificate"
         return f"{place(connection)} rejects the credentials: renew {source}, then try again"
-    if status == 403 and said.get("reason") == "Forbidden":
+    if status == 403 and report.get("reason") == "Forbidden":
         return call.grant
-    if status == 404 and (said.get("details") or {}).get("kind") == "namespaces":
+    if status == 404 and (report.get("details") or {}).get("kind") == "namespaces":
         return "set namespace to one that `kubectl get namespaces` lists"
     return ""
 
@@ -216,7 +216,7 @@ def broken(call: Call, connection: Connection, error: BaseException) -> KubeErro
     """Return the error of a request without a response."""
     server = place(connection)
     cause = getattr(error, "os_error", None) or error
-    said = str(cause) or type(cause).__name__
+    why = str(cause) or type(cause).__name__
     if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
         inner = getattr(error, "certificate_error", None) or cause
         text = f"TLS with {server} failed: {inner}; check certificate-authority-data and "
@@ -224,9 +224,9 @@ def broken(call: Call, connection: Connection, error: BaseException) -> KubeErro
         return KubeError(f"{call}: {text}", call=call, sent=False, is_lasting=True)
     if isinstance(error, aiohttp.ClientConnectorError):
         number = getattr(cause, "errno", None) or 0
-        said = os.strerror(number) if number > 0 else said
+        why = os.strerror(number) if number > 0 else why
         text = (
-            f"cannot connect to {server}: {said}; check that the cluster is running, that the "
+            f"cannot connect to {server}: {why}; check that the cluster is running, that the "
             "context "
         )
         text += (
@@ -234,5 +234,5 @@ def broken(call: Call, connection: Connection, error: BaseException) -> KubeErro
             "is required"
         )
         return KubeError(f"{call}: {text}", call=call, sent=False)
-    text = f"no response from {server}: {said}; check the network"
+    text = f"no response from {server}: {why}; check the network"
     return KubeError(f"{call}: {text}", call=call)

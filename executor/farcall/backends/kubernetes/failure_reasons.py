@@ -86,7 +86,7 @@ class Blocked(NamedTuple):
     failure_reason: FailureReason
 
 
-def says(*words: str) -> Fits:
+def matches(*words: str) -> Fits:
     """Match a job if the cluster's reasons contain one of these patterns."""
     within = re.compile("|".join(words), re.IGNORECASE)
     return lambda detail: (
@@ -123,7 +123,9 @@ _UNPLACED = "no node of the cluster accepts the pod"
 
 def _unplaced(words: Sequence[str], sentence: str, remedy: str) -> Blocked:
     """Return the row for a pod that the scheduler cannot place, for one of these reasons."""
-    return _stuck_pod(all_of(status("Unschedulable"), says(*words)), Heals.OFTEN, sentence, remedy)
+    return _stuck_pod(
+        all_of(status("Unschedulable"), matches(*words)), Heals.OFTEN, sentence, remedy
+    )
 
 
 _IMAGES: tuple[Blocked, ...] = (
@@ -217,15 +219,15 @@ _STARTS: tuple[Blocked, ...] = (
     ),
     _image(
         all_of(
-            says("^(.*; )?(StartError|RunContainerError|ContainerCannotRun)"),
-            says("exec format error"),
+            matches("^(.*; )?(StartError|RunContainerError|ContainerCannotRun)"),
+            matches("exec format error"),
         ),
         Heals.NEVER,
         "the container could not be started: the image was built for another architecture",
         f"set architecture to the processor that {IMAGE} was built for, or build it for both",
     ),
     _image(
-        says("^(.*; )?(StartError|RunContainerError|ContainerCannotRun|PostStartHookError)"),
+        matches("^(.*; )?(StartError|RunContainerError|ContainerCannotRun|PostStartHookError)"),
         Heals.NEVER,
         "the container could not be started",
         f"check the entry point of {IMAGE}{STARTED_BY}",
@@ -237,7 +239,7 @@ _STARTS: tuple[Blocked, ...] = (
         "create it in the job's namespace, or correct its name in pod_overlay",
     ),
     _image(
-        says("^(.*; )?Failed(Mount|AttachVolume)"),
+        matches("^(.*; )?Failed(Mount|AttachVolume)"),
         Heals.SOMETIMES,
         "a volume of the pod could not be mounted",
         "check mounts and the volumes in pod_overlay: a claim must be bound and "
@@ -299,7 +301,7 @@ _CREATIONS: tuple[Blocked, ...] = (
     _stuck_pod(
         all_of(
             status("FailedCreate"),
-            says("exceeded quota", "maximum .* usage per", "minimum .* usage per"),
+            matches("exceeded quota", "maximum .* usage per", "minimum .* usage per"),
         ),
         Heals.OFTEN,
         f"{_MAKING}: a quota or a limit of its namespace is exceeded",
@@ -307,19 +309,19 @@ _CREATIONS: tuple[Blocked, ...] = (
         "(kubectl describe quota,limitrange)",
     ),
     _stuck_pod(
-        all_of(status("FailedCreate"), says("serviceaccount", "service account")),
+        all_of(status("FailedCreate"), matches("serviceaccount", "service account")),
         Heals.SOMETIMES,
         f"{_MAKING}: its service account does not exist",
         "create the ServiceAccount in the job's namespace, or set service_account to another one",
     ),
     _stuck_pod(
-        all_of(status("FailedCreate"), says("PriorityClass")),
+        all_of(status("FailedCreate"), matches("PriorityClass")),
         Heals.SOMETIMES,
         f"{_MAKING}: its priority class does not exist",
         "set priority_class to an existing one (kubectl get priorityclasses)",
     ),
     _stuck_pod(
-        all_of(status("FailedCreate"), says("PodSecurity", "security context constraint")),
+        all_of(status("FailedCreate"), matches("PodSecurity", "security context constraint")),
         Heals.SOMETIMES,
         f"{_MAKING}: the security rules of its namespace forbid it",
         "remove mounts of type bind and device and the other settings that the message "
@@ -335,7 +337,7 @@ _CREATIONS: tuple[Blocked, ...] = (
     _stuck_pod(
         all_of(
             status("Suspended:"),
-            says("maximum capacity", "doesn't exist", "is inactive", "is stopped", "not found"),
+            matches("maximum capacity", "doesn't exist", "is inactive", "is stopped", "not found"),
         ),
         Heals.OFTEN,
         "Kueue cannot admit the job with its queue's current configuration",
@@ -405,8 +407,10 @@ def _stuck(detail: JobDetail) -> FailureReason | None:
     found = _STUCK.match(detail.status_reason)
     if found is None:
         return None
-    said = replace(detail, status_reason=detail.status_reason[found.end() :], container_reason="")
-    row = row_of(said)
+    trimmed = replace(
+        detail, status_reason=detail.status_reason[found.end() :], container_reason=""
+    )
+    row = row_of(trimmed)
     if row is not None and row.heals is not Heals.OFTEN:
         return row.failure_reason
     remedy = row.failure_reason.remedy if row else "request less (vcpu, memory, num_gpus)"
@@ -459,13 +463,13 @@ _DONE_TO_IT: tuple[Row, ...] = (
         "maxFailedIndexes, so find out who changed the Job",
     ),
     row(
-        all_of(status("Evicted"), says("emptydir")),
+        all_of(status("Evicted"), matches("emptydir")),
         errors.OutOfMemoryError,
         "a volume of the pod exceeded its size limit, so the pod was evicted",
         "raise shm_size, or the sizeLimit of the volume in pod_overlay",
     ),
     row(
-        all_of(status("Evicted"), says("ephemeral", "disk", "inodes", "imagefs", "nodefs")),
+        all_of(status("Evicted"), matches("ephemeral", "disk", "inodes", "imagefs", "nodefs")),
         errors.DiskFullError,
         "the node's disk, or the pod's share of it, was full, so the pod was evicted",
         "write less, write to a claim in mounts, or request ephemeral-storage in the "
@@ -504,7 +508,7 @@ _DONE_TO_IT: tuple[Row, ...] = (
         f"{LOST}; if it happens again, check what the message names",
     ),
     row(
-        all_of(status("PodFailurePolicy"), says("has condition DisruptionTarget")),
+        all_of(status("PodFailurePolicy"), matches("has condition DisruptionTarget")),
         errors.HostLostError,
         "a node of the job was evicted, preempted or lost, so the others were terminated",
         "submit it again",
@@ -568,8 +572,8 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     # Reported by the container runtime, before the container's own shell could.
     Row(
         all_of(
-            says("^(.*; )?(StartError|ContainerCannotRun|RunContainerError)"),
-            says("executable file not found", "permission denied", "no such file"),
+            matches("^(.*; )?(StartError|ContainerCannotRun|RunContainerError)"),
+            matches("executable file not found", "permission denied", "no such file"),
         ),
         NOT_RUNNABLE,
     ),

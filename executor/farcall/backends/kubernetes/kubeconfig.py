@@ -56,7 +56,7 @@ class ExecPlugin:
         arguments: Its arguments.
         environment: Environment variables in addition to this process's.
         version: The requested ``apiVersion``.
-        tells_cluster: Whether it receives the cluster's description.
+        wants_cluster: Whether it receives the cluster's description.
         mode: ``Never``, ``IfAvailable`` or ``Always``: whether it may prompt the user.
         hint: Remedy if it is not installed.
     """
@@ -65,7 +65,7 @@ class ExecPlugin:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     version: str = ""
-    tells_cluster: bool = False
+    wants_cluster: bool = False
     mode: str = "IfAvailable"
     hint: str = ""
 
@@ -88,7 +88,7 @@ class Connection:
         token_file: File with a bearer token, which is renewed; None for none.
         plugin: A command that prints credentials; None for none.
         acts_as: Impersonation headers.
-        told: The cluster's description in the file, for a plugin that requests it.
+        cluster_info: The cluster's description in the file, for a plugin that requests it.
     """
 
     origin: str
@@ -104,7 +104,7 @@ class Connection:
     token_file: Path | None = None
     plugin: ExecPlugin | None = None
     acts_as: tuple[tuple[str, str], ...] = ()
-    told: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    cluster_info: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connection:
@@ -275,7 +275,7 @@ def _of_cluster(origin: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
     if proxy and not proxy.startswith(("https://", "http://")):
         raise _bad(origin, f"proxy-url is {proxy!r}; use http:// or https://")
     authority = _pem(origin, cluster, "certificate-authority")
-    told = {
+    cluster_info = {
         "server": server,
         "tls-server-name": cluster.get("tls-server-name"),
         "insecure-skip-tls-verify": cluster.get("insecure-skip-tls-verify"),
@@ -289,7 +289,7 @@ def _of_cluster(origin: str, cluster: Mapping[str, Any]) -> dict[str, Any]:
         "is_verified": not cluster.get("insecure-skip-tls-verify"),
         "server_name": str(cluster.get("tls-server-name") or ""),
         "proxy": proxy,
-        "told": {name: value for name, value in told.items() if value},
+        "cluster_info": {name: value for name, value in cluster_info.items() if value},
     }
 
 
@@ -342,7 +342,7 @@ def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:
         arguments=tuple(map(str, wanted.get("args") or ())),
         environment=environment,
         version=str(wanted.get("apiVersion") or ""),
-        tells_cluster=bool(wanted.get("provideClusterInfo")),
+        wants_cluster=bool(wanted.get("provideClusterInfo")),
         mode=str(wanted.get("interactiveMode") or "IfAvailable"),
         hint=str(wanted.get("installHint") or "").strip(),
     )
@@ -365,7 +365,7 @@ _PLUGIN_S = 300.0
 
 _EARLY_S = 10.0
 _REREAD_S = 60.0
-_SAID_CHARACTERS = 2000
+_STDERR_CHARACTERS = 2000
 
 
 class Proof(NamedTuple):
@@ -387,7 +387,7 @@ class Credentials:
         self._connection = connection
         self._proof: Proof | None = None
         self._until = 0.0
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def may_renew(self) -> bool:
@@ -400,7 +400,7 @@ class Credentials:
         Raises:
             SettingsError: The plugin failed, or the file cannot be read.
         """
-        async with self._asking:  # one plugin at a time
+        async with self._lock:  # one plugin at a time
             if self._proof is None or time.time() >= self._until:
                 self._proof, self._until = await self._obtain()
             return self._proof
@@ -417,7 +417,7 @@ class Credentials:
             until = time.time() + _REREAD_S
             return Proof(f"Bearer {_token(here.token_file)}", here.certificate), until
         if here.plugin is not None and not here.token:
-            return await _asked(here, here.plugin)
+            return await _run_plugin(here, here.plugin)
         bearer = f"Bearer {here.token}" if here.token else ""
         return Proof(bearer, here.certificate), float("inf")
 
@@ -431,11 +431,11 @@ def _token(path: Path) -> str:
         ) from error
 
 
-async def _asked(connection: Connection, plugin: ExecPlugin) -> tuple[Proof, float]:
+async def _run_plugin(connection: Connection, plugin: ExecPlugin) -> tuple[Proof, float]:
     """Run a plugin and return its credentials."""
-    said = await _output(connection, plugin)
+    printed = await _output(connection, plugin)
     try:
-        document = json.loads(said)
+        document = json.loads(printed)
         status = document["status"]
         token = str(status.get("token") or "")
         certificate = (
@@ -469,10 +469,10 @@ async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
             plugin, "requires a terminal (interactiveMode Always), but none is available"
         )
     spec: dict[str, Any] = {"interactive": is_interactive}
-    if plugin.tells_cluster:
-        spec["cluster"] = dict(connection.told)
-    asked = {"apiVersion": plugin.version, "kind": _KIND, "spec": spec}
-    environment = {**os.environ, **plugin.environment, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
+    if plugin.wants_cluster:
+        spec["cluster"] = dict(connection.cluster_info)
+    request = {"apiVersion": plugin.version, "kind": _KIND, "spec": spec}
+    environment = {**os.environ, **plugin.environment, "KUBERNETES_EXEC_INFO": json.dumps(request)}
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -493,8 +493,8 @@ async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
             process.kill()
             await process.wait()
     if process.returncode:
-        said = (errors or b"").decode(errors="replace").strip()[-_SAID_CHARACTERS:]
-        raise _failed(plugin, f"failed with status {process.returncode}: {said}")
+        printed = (errors or b"").decode(errors="replace").strip()[-_STDERR_CHARACTERS:]
+        raise _failed(plugin, f"failed with status {process.returncode}: {printed}")
     return output
 
 

@@ -47,9 +47,9 @@ _TOGETHER = 50
 Some proxies accept only 8 KB.
 """
 
-_FIRST_LOOK_S = 0.5
-_LONGEST_LOOK_S = 15.0
-_MOST_LOOKS = 5000
+_FIRST_POLL_S = 0.5
+_LONGEST_POLL_S = 15.0
+_MOST_POLLS = 5000
 _MOST_EVENTS = 100
 _MOST_PENDING = 20
 """Maximum number of waiting pods in a response; each takes some kilobytes of JSON."""
@@ -138,7 +138,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Look:
+class _Poll:
     """A cached response, and the time of the next request."""
 
     found: list[Any]
@@ -158,7 +158,7 @@ class Lookup:
     def __init__(self, kube: Kube, *, has_volcano: bool) -> None:
         self._kube = kube
         self._has_volcano = has_volcano
-        self._looks: dict[str, _Look] = {}
+        self._polls: dict[str, _Poll] = {}
         self.watch = ClusterWatch(kube)
 
     # --- jobs ---------------------------------------------------------------------------------
@@ -170,19 +170,19 @@ class Lookup:
             KubeError: The server refused.
         """
         found: dict[str, Found] = {}
-        asked: list[str] = []
+        missing: list[str] = []
         for name in dict.fromkeys(names):
             seen = self.watch.get(name)
             if seen is not None:
                 found |= _whole(name, seen.objects.values(), is_deleted=seen.is_deleted)
             elif _NAME.fullmatch(name):
-                asked.append(name)
-        if len(asked) == 1:
-            return found | await self._one(asked[0])
-        labelled = await asyncio.gather(*map(self._labelled, _groups(asked, _TOGETHER)))
+                missing.append(name)
+        if len(missing) == 1:
+            return found | await self._one(missing[0])
+        labelled = await asyncio.gather(*map(self._labelled, _groups(missing, _TOGETHER)))
         for each in labelled:
             found |= each
-        others = [name for name in asked if name not in found]
+        others = [name for name in missing if name not in found]
         for one in await asyncio.gather(*map(self._one, others)):
             found |= one
         return found
@@ -228,42 +228,42 @@ class Lookup:
             KubeError: The server refused.
         """
         found: dict[str, list[Pod]] = {}
-        asked: dict[str, Found] = {}
+        unread: dict[str, Found] = {}
         for job in jobs:
             if (kept := self._kept(job, job.name)) is not None:
                 found[job.name] = kept
             else:
-                asked[job.name] = job
-        ours = [name for name, job in asked.items() if job.is_ours]
+                unread[job.name] = job
+        ours = [name for name, job in unread.items() if job.is_ours]
         params = [{"labelSelector": _any_of(JOB_LABEL, each)} for each in _groups(ours, _TOGETHER)]
-        foreign = [name for name, job in asked.items() if not job.is_ours]
+        foreign = [name for name, job in unread.items() if not job.is_ours]
         lists = [self._list(each) for each in params]
         lists += [
             self._list({"labelSelector": f"{_OWN_JOB_NAME}={name}"}, name) for name in foreign
         ]
-        new: dict[str, list[Pod]] = {name: [] for name in asked}
+        new: dict[str, list[Pod]] = {name: [] for name in unread}
         for listed in await asyncio.gather(*lists):
             for pod in listed:
                 new.setdefault(pod.job, []).append(pod)
-        for name, job in asked.items():
+        for name, job in unread.items():
             new[name] += self._seen_before(name, new[name])
             self._keep(job, name, new[name])
             found[name] = new[name]
-        silent = [name for name, job in asked.items() if job.has_failed and not new[name]]
-        await asyncio.gather(*map(self._pods_told, silent))
+        silent = [name for name, job in unread.items() if job.has_failed and not new[name]]
+        await asyncio.gather(*map(self._add_pods, silent))
         return {name: self._with_deleted(name, listed) for name, listed in found.items()}
 
     def _seen_before(self, name: str, pods: Sequence[Pod]) -> list[Pod]:
         """Return failed pods of the previous list that were deleted, as after a drain."""
-        look = self._looks.get(name)
+        poll = self._polls.get(name)
         there = {pod.uid for pod in pods}
         return [
             pod.deleted()
-            for pod in (look.found if look else ())
+            for pod in (poll.found if poll else ())
             if pod.phase == "Failed" and pod.uid not in there
         ]
 
-    async def _pods_told(self, name: str) -> None:
+    async def _add_pods(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
 
         Deleted pods are in no list, and their watch may lag slightly behind the jobs' watch.
@@ -283,14 +283,14 @@ class Lookup:
         """
         failed = self.failed(job)
         found: dict[int, list[Pod]] = {}
-        asked: list[int] = []
+        missing: list[int] = []
         known = job.indexes("failedIndexes") if failed is not None else frozenset()
         for index in indexes:
             if failed is not None and index in known and index in failed:
                 found[index] = failed[index]
             else:
-                asked.append(index)
-        for group in _groups(asked, _TOGETHER):
+                missing.append(index)
+        for group in _groups(missing, _TOGETHER):
             key = f"{job.name}:{','.join(map(str, group))}"
             pods = self._kept(job, key)
             if pods is None:
@@ -323,7 +323,7 @@ class Lookup:
             page = await self._kube.request("GET", path, params={**params, "limit": _MOST_PENDING})
             found = [describe.read(document) for document in items_of(page)]
             # Tasks that are starting count too; while some run, nothing is blocked.
-            self._keep(job, key, found, least_s=_LONGEST_LOOK_S if job.status.get("ready") else 0)
+            self._keep(job, key, found, least_s=_LONGEST_POLL_S if job.status.get("ready") else 0)
         return found
 
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
@@ -370,10 +370,10 @@ class Lookup:
         Raises:
             KubeError: The server refused for another reason.
         """
-        asked = self._told_by(job, pods)
-        if asked is None:
+        query = self._explained_by(job, pods)
+        if query is None:
             return []
-        path, params = asked
+        path, params = query
         key = f"{job.name}!"
         found = self._kept(job, key)
         if found is None:
@@ -389,7 +389,7 @@ class Lookup:
             self._keep(job, key, found, is_open=True)
         return found
 
-    def _told_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
+    def _explained_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
         """Return the list that explains why a job does not start; None if not needed."""
         metadata, spec = job.job["metadata"], job.job.get("spec") or {}
         if job.is_final or job.status.get("ready"):
@@ -414,22 +414,22 @@ class Lookup:
     # --- request intervals ---------------------------------------------------------------------
 
     def _kept(self, job: Found, key: str, *, whatever_changed: bool = False) -> list[Any] | None:
-        look = self._looks.get(key)
-        if look is None or not (whatever_changed or look.version == job.version):
+        poll = self._polls.get(key)
+        if poll is None or not (whatever_changed or poll.version == job.version):
             return None
-        return look.found if clock.now() < look.next_at else None
+        return poll.found if clock.now() < poll.next_at else None
 
     def _keep(
         self, job: Found, key: str, found: list[Any], *, is_open: bool = False, least_s: float = 0
     ) -> None:
-        before = self._looks.pop(key, None)
+        before = self._polls.pop(key, None)
         is_same = before is not None and before.version == job.version
-        wait_s = min(2 * before.wait_s, _LONGEST_LOOK_S) if before and is_same else _FIRST_LOOK_S
+        wait_s = min(2 * before.wait_s, _LONGEST_POLL_S) if before and is_same else _FIRST_POLL_S
         wait_s = max(wait_s, least_s)
         next_at = clock.now() + wait_s if is_open or _may_change(job, found) else _NEVER
-        self._looks[key] = _Look(found, job.version, next_at, wait_s)
-        while len(self._looks) > _MOST_LOOKS:
-            del self._looks[next(iter(self._looks))]
+        self._polls[key] = _Poll(found, job.version, next_at, wait_s)
+        while len(self._polls) > _MOST_POLLS:
+            del self._polls[next(iter(self._polls))]
 
     def _with_deleted(self, name: str, pods: list[Pod]) -> list[Pod]:
         """Add the failed pods that were deleted."""
@@ -480,7 +480,7 @@ class Lookup:
             async for page in pages(self._kube, path, params):
                 for job in items_of(page):
                     at = submitted_at(job)
-                    if at[0] >= (since or _LONG_AGO) and _is_asked_for(job, named):
+                    if at[0] >= (since or _LONG_AGO) and _matches(job, named):
                         found.append((at, _listed(job)))
         found.sort(key=lambda each: each[0], reverse=True)
         for start in range(0, len(found), _PAGE):
@@ -624,7 +624,7 @@ def submitted_at(job: Mapping[str, Any]) -> tuple[datetime, str]:
     return at, str((metadata.get("annotations") or {}).get(SUBMITTED_ANNOTATION) or "")
 
 
-def _is_asked_for(job: Mapping[str, Any], named: str) -> bool:
+def _matches(job: Mapping[str, Any], named: str) -> bool:
     is_part = names.rank(job, 0) > 0
     return not is_part and wanted_name(job).startswith(named)
 

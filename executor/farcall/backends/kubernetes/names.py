@@ -96,7 +96,7 @@ def quantity(value: object) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def asked(limits: Mapping[str, Any]) -> tuple[float, int, int]:
+def resources(limits: Mapping[str, Any]) -> tuple[float, int, int]:
     """Return the vCPUs, MiB of memory and GPUs of a container's limits."""
     gpus = sum(quantity(value) for name, value in limits.items() if _GPU.fullmatch(name))
     memory = math.floor(quantity(limits.get("memory", 0)) / _MIB)

@@ -231,13 +231,13 @@ class Group(NamedTuple):
         first: Index of the first node.
         size: Number of nodes.
         settings: The options with the group's resources.
-        asked: The container that the group requests.
+        requested: The container that the group requests.
     """
 
     first: int
     size: int
     settings: Settings
-    asked: documents.Container
+    requested: documents.Container
 
 
 def check(job: JobSpec) -> None:
@@ -381,8 +381,8 @@ def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, 
     tasks = []
     for group in found:
         for node in range(group.first, group.first + group.size):
-            told = _told(job.nodes, {"value": str(node)}, main)
-            template = _template(job, group, told, {NODE_LABEL: str(node)})
+            variables = _variables(job.nodes, {"value": str(node)}, main)
+            template = _template(job, group, variables, {NODE_LABEL: str(node)})
             tasks.append((node, template))
     metadata = documents.metadata(job, name)
     if not job.groups:
@@ -392,8 +392,8 @@ def _volcano_job(job: JobSpec, found: Sequence[Group], image: str) -> dict[str, 
 
 def _placed(job: JobSpec, name: str, group: Group, index: dict[str, Any]) -> dict[str, Any]:
     """Return a template whose pods have host names."""
-    told = _told(job.nodes, index, f"{_host(name, 0)}.{SERVICE}")
-    template = _template(job, group, told, _GANG)
+    variables = _variables(job.nodes, index, f"{_host(name, 0)}.{SERVICE}")
+    template = _template(job, group, variables, _GANG)
     template["spec"]["subdomain"] = SERVICE
     return template
 
@@ -401,18 +401,18 @@ def _placed(job: JobSpec, name: str, group: Group, index: dict[str, Any]) -> dic
 def _template(
     job: JobSpec,
     group: Group,
-    told: Sequence[dict[str, Any]] = (),
+    variables: Sequence[dict[str, Any]] = (),
     labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    container = dict(group.asked.container)
-    container["env"] = [*container.get("env", ()), *told]
+    container = dict(group.requested.container)
+    container["env"] = [*container.get("env", ()), *variables]
     found: dict[str, Any] = documents.template(
-        job, group.settings, container, volumes=group.asked.volumes, labels=labels or {}
+        job, group.settings, container, volumes=group.requested.volumes, labels=labels or {}
     )
     return found
 
 
-def _told(count: int, index: dict[str, Any], main: str) -> list[dict[str, Any]]:
+def _variables(count: int, index: dict[str, Any], main: str) -> list[dict[str, Any]]:
     """Return a node's variables about itself and the main node."""
     return [
         {"name": ENV_OWN_NODES, "value": str(count)},

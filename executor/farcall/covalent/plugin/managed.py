@@ -173,7 +173,7 @@ class ManagedExecutor(ConfiguredExecutor):
         try:
             end = (await _shown(run, run.ends()))[key[1]]
             await self._append_logs(key[0], end)
-            update = await _tell(key, end)
+            update = await _update_of(key, end)
         except BaseException:  # Covalent fails the node, or may retry
             under_way().forget([key], ended=False)
             raise
@@ -183,7 +183,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
     async def _rejoin(self, key: Key, group: int) -> GroupRun | None:
         """Wait for a node's existing job, or restart a node that has none."""
-        await restart.look_for_orphans(key[0])
+        await restart.find_orphans(key[0])
         if restart.has_ended(*key):
             return None
         stored = await asyncio.to_thread(database.read_job, *key)
@@ -208,7 +208,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
 async def _shown(run: GroupRun, wait: Awaitable[T]) -> T:
     """Wait until a run finishes; its nodes show why their status is unknown meanwhile."""
-    run.tell = lambda text: database.record_trouble(run.keys, text)
+    run.on_trouble = lambda text: database.record_trouble(run.keys, text)
     try:
         return await wait
     finally:
@@ -245,7 +245,7 @@ def _local_executor() -> Any:
     return executor
 
 
-async def _tell(key: Key, end: NodeEnd) -> TaskUpdate:
+async def _update_of(key: Key, end: NodeEnd) -> TaskUpdate:
     """Report a node's result to Covalent."""
     # Covalent's client cannot read a result if one of these is not valid UTF-8.
     found: dict[str, Buffer] = {

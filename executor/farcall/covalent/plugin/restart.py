@@ -59,26 +59,26 @@ _left: dict[str, asyncio.Future[Left]] = {}
 """State of each dispatch when this process first read it."""
 
 
-async def look_for_orphans(dispatch_id: str) -> None:
+async def find_orphans(dispatch_id: str) -> None:
     """Find a dispatch's orphaned task groups; call before resuming a group.
 
     When a task's result arrives, Covalent starts the tasks that waited for it, and finishes the
     dispatch after the last one. If the server stopped between a task's end and these steps, this
     function performs them.
     """
-    looking = _left.get(dispatch_id)
-    if looking is None or (looking.done() and (looking.cancelled() or looking.exception())):
-        looking = _left[dispatch_id] = asyncio.ensure_future(_look(dispatch_id))
-    await asyncio.wait([looking])
+    search = _left.get(dispatch_id)
+    if search is None or (search.done() and (search.cancelled() or search.exception())):
+        search = _left[dispatch_id] = asyncio.ensure_future(_search(dispatch_id))
+    await asyncio.wait([search])
 
 
 def has_ended(dispatch_id: str, node: int) -> bool:
-    """Return whether a node had finished when `look_for_orphans` read it."""
-    looked = _left[dispatch_id]
-    return looked.exception() is None and node in looked.result().ended
+    """Return whether a node had finished when `find_orphans` read it."""
+    search = _left[dispatch_id]
+    return search.exception() is None and node in search.result().ended
 
 
-async def _look(dispatch_id: str) -> Left:
+async def _search(dispatch_id: str) -> Left:
     from covalent_dispatcher._core import data_manager, dispatcher
 
     left = await asyncio.to_thread(_find_left, dispatch_id)

@@ -103,7 +103,7 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned[BatchOpt
         settings,
         options,
         tuple(roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE) for role in found),
-        tuple(warnings.said),
+        tuple(warnings.texts),
     )
 
 
@@ -179,14 +179,14 @@ class _Groups:
         """Reject features that only EC2 instances have."""
         folders = [mount.src_path for mount in role.mounts if isinstance(mount, FolderMount)]
         devices = [mount.src_path for mount in role.mounts if isinstance(mount, DeviceMount)]
-        asked = {
+        requested = {
             "mounts": ", ".join(folders + devices),
             "resource.devices": ", ".join(role.resource.devices),
             "resource.gpu": max(role.resource.gpu, 0),
             f"resource.capabilities[{K8S_ITYPE!r}]": role.resource.capabilities.get(K8S_ITYPE),
             "num_replicas": role.num_replicas if role.num_replicas > 1 else 0,
         }
-        for what, found in asked.items():
+        for what, found in requested.items():
             if found:
                 remedy = "Fargate does not support it. Remove it, or use platform=ec2."
                 raise wrong(role, what, found, remedy)

@@ -130,7 +130,7 @@ def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned[Kub
             _pods(role, first, _labels(app, name, role, index), options)
             for index, (role, first) in enumerate(zip(found, firsts, strict=False))
         ),
-        tuple(warnings.said),
+        tuple(warnings.texts),
     )
 
 
@@ -146,7 +146,7 @@ def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
     is_volcano = settings.scheduler == VOLCANO
     is_several = sum(role.num_replicas for role in of) > 1
     if settings.scheduler == DEFAULT and settings.queue:
-        warnings.said.append(
+        warnings.texts.append(
             f"queue is {settings.queue!r}, but the cluster's own scheduler has no queues. Set "
             "scheduler=volcano or scheduler=kueue."
         )

@@ -154,7 +154,7 @@ def _leave_out_run(document: dict[str, Any]) -> None:
 _WHOLE = ""
 """Backends' name for the whole namespace, used instead of a queue's name."""
 
-_ASKED = ("kubeconfig", "context", "namespace")
+_CONNECTION = ("kubeconfig", "context", "namespace")
 
 
 class Namespaces:
@@ -162,7 +162,7 @@ class Namespaces:
 
     def settings(self, cfg: Mapping[str, Any], place: str = "") -> Settings:
         """Return the settings with ``kubeconfig``, ``context`` and the namespace."""
-        given: dict[str, Any] = {name: cfg[name] for name in _ASKED if cfg.get(name)}
+        given: dict[str, Any] = {name: cfg[name] for name in _CONNECTION if cfg.get(name)}
         given |= {"namespace": place} if place else {}
         return Settings(backend=KUBERNETES, **given)
 

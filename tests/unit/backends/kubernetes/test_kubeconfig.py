@@ -94,7 +94,7 @@ def test_tls_options_are_read(tmp_path):
         "inner",
         "http://proxy:3128",
     )
-    assert found.told["config"] == {"audience": "a"}
+    assert found.cluster_info["config"] == {"audience": "a"}
 
 
 def test_service_account_of_pod_is_used(tmp_path, monkeypatch):

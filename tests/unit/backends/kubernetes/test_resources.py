@@ -25,8 +25,8 @@ def test_quantities_are_parsed(text, number):
 
 def test_requested_resources_are_read():
     limits = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "2", "amd.com/gpu": 1}
-    assert names.asked(limits) == (1.5, 1024, 3)
-    assert names.asked({}) == (0, 0, 0)
+    assert names.resources(limits) == (1.5, 1024, 3)
+    assert names.resources({}) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("label", "number"), [("3", 3), ("x", 9), (None, 9)])
