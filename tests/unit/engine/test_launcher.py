@@ -158,7 +158,11 @@ async def test_duplicate_job_is_terminated(made, caplog):
     assert await world.launcher.launch(JOB) == "job-1"
     await asyncio.sleep(20)
     world.there += ["job-1", "job-0"]
+    while not world.ended():
+        await asyncio.sleep(1)
+    looked = world.looks()
     await asyncio.sleep(3600)
+    assert world.looks() == looked  # the search ended
     ((ended, reason),) = world.ended().items()
     assert ended == "job-0"
     assert reason.endswith("it was submitted again, as job job-1")
@@ -206,6 +210,16 @@ async def test_deregistered_definition_is_registered_again(made):
     assert await world.launcher.launch(JOB) == "job-1"
     sent = [request["jobDefinition"] for request in world.client.asked("submit_job")]
     assert sent == ["arn:1", "arn:2"]
+
+
+async def test_failed_search_for_late_job_is_repeated(made):
+    world = made(submit_job=[no_answer(), ACCEPTED])
+    assert await world.launcher.launch(JOB) == "job-1"
+    world.client.list_jobs = Client(
+        list_jobs=[refusal("AccessDeniedException", 403), listed("job-0")]
+    ).list_jobs
+    await asyncio.sleep(3600)
+    assert list(world.ended()) == ["job-0"]
 
 
 # --- cancelled --------------------------------------------------------------------------------

@@ -124,13 +124,6 @@ async def test_refusal_is_final(expected, failure, made):
     assert world.client.asked("list_jobs") == []
 
 
-async def test_rejected_queue_is_named(made):
-    world = made(submit_job=[refusal("ClientException", 404, "Job queue queue not found")])
-    with pytest.raises(SettingsError, match="queue is 'queue'") as caught:
-        await world.send()
-    assert caught.value.option == "queue"
-
-
 async def test_unknown_definition_is_retried(made):
     unknown = refusal("ClientException", 404, "JobDefinition arn:1 not found")
     assert await made(submit_job=[unknown, unknown, ACCEPTED]).send() == "job-1"
@@ -311,15 +304,6 @@ async def test_late_withdrawn_job_is_terminated(made, caplog):
     name = world.bundle.where.bundle
     assert ended["reason"].endswith(f"if it was submitted again, it is job {name}")
     assert "appeared after it was withdrawn" in caplog.messages[-1]
-
-
-async def test_search_for_withdrawn_job_ends(made):
-    world = made(submit_job=[no_answer(), ACCEPTED], list_jobs=lambda **_: NOTHING)
-    await world.send()
-    await asyncio.sleep(3600)
-    asked = len(world.client.asked("list_jobs"))
-    await asyncio.sleep(36000)
-    assert len(world.client.asked("list_jobs")) == asked
 
 
 @pytest.mark.timing(withdrawn_polls_s=())  # time passes during requests to the store

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from farcall import Settings
-from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble, UnseenError, is_unseen
+from farcall.engine.tracked_job import Patience, TrackedJob, Trouble, UnseenError, is_unseen
 from farcall.model import clock as model_clock
-from farcall.model.errors import FarcallError, ServiceError, SettingsError
+from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall_runtime.contract import Location
@@ -18,17 +18,6 @@ from tests.unit.fakes import TIMING
 GIVE_UP_S = 600
 
 THROTTLED = ServiceError("ListObjectsV2 was refused: Slow down", code="SlowDown", status=503)
-DENIED = ServiceError("ListObjectsV2 was refused: No", code="AccessDenied", status=403)
-
-
-class Listener:
-    """Records its notifications."""
-
-    def __init__(self):
-        self.notified = []
-
-    def __call__(self, index, arrival):
-        self.notified.append((index, arrival))
 
 
 @pytest.fixture
@@ -53,34 +42,6 @@ def detail(status, **details):
 # --- watches ----------------------------------------------------------------------------------
 
 
-def test_each_waiter_is_notified_once(make, empty):
-    watch, one, other = make(3), Listener(), Listener()
-    watch.waiting = {0: (one,), 2: (one, other)}
-    end = Ended(None)
-    watch.deliver(2, end)
-    watch.deliver(2, end)
-    assert (one.notified, other.notified, empty) == ([(2, end)], [(2, end)], [])
-    watch.deliver(0, end)
-    assert empty == [watch]
-
-
-def test_leaving_waiter_is_not_notified(make, empty):
-    watch, one, other = make(3), Listener(), Listener()
-    watch.waiting = {0: (one,), 2: (one, other)}
-    watch.leave(one)
-    assert watch.waiting == {2: (other,)}
-    watch.leave(other)
-    assert empty == [watch]
-
-
-def test_giving_up_notifies_waiters_of_reason(make, empty):
-    watch, one = make(3), Listener()
-    watch.waiting = {0: (one,), 2: (one,)}
-    watch.give_up(THROTTLED)
-    assert one.notified == [(0, Ended(None, THROTTLED)), (2, Ended(None, THROTTLED))]
-    assert empty == [watch]
-
-
 def test_end_is_never_reverted(make):
     watch = make()
     assert watch.take(detail(JobStatus.RUNNING))
@@ -99,17 +60,10 @@ def test_environment_is_not_retained(make):
 
 def test_ended_array_lists_tasks_to_describe(make):
     watch, known = make(4), detail(JobStatus.FAILED)
-    watch.waiting = {1: (Listener(),), 3: (Listener(),)}
+    watch.waiting = {1: (print,), 3: (print,)}
     watch.ended = {1: known}
     watch.take(detail(JobStatus.FAILED, array_size=4))
     assert watch.ended == {1: known, 3: None}
-
-
-def test_watch_fullness_comes_from_callback(make):
-    watch = make()
-    assert not watch.is_full
-    watch.full = lambda: True
-    assert watch.is_full
 
 
 # --- patience ---------------------------------------------------------------------------------
@@ -123,16 +77,6 @@ def now(monkeypatch):
     return time
 
 
-def test_transient_failure_is_tolerated_for_limit(now):
-    patience = Patience(Trouble(), TIMING)
-    assert patience.bear(THROTTLED)
-    now[0] += GIVE_UP_S
-    assert patience.bear(THROTTLED)
-    now[0] += 1
-    assert not patience.bear(THROTTLED)
-    assert patience.bear(THROTTLED)  # a new failure starts a new period
-
-
 def test_successful_call_resets_patience(now):
     patience = Patience(Trouble(), TIMING)
     patience.bear(THROTTLED)
@@ -140,13 +84,6 @@ def test_successful_call_resets_patience(now):
     patience.renew()
     now[0] += GIVE_UP_S
     assert patience.bear(THROTTLED)
-
-
-@pytest.mark.parametrize("error", [DENIED, SettingsError("no such bucket")])
-def test_permanent_failure_is_not_tolerated(error):
-    trouble = Trouble()
-    assert not Patience(trouble, TIMING).bear(error)
-    assert trouble.text == ""
 
 
 def test_trouble_is_logged_each_minute(now, caplog):
@@ -177,31 +114,6 @@ def test_trouble_ends_when_all_recover(now, caplog):
 
 
 # --- errors of requests -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("size", "named"), [(1, "result 6f1c`"), (9, "result 6f1c:INDEX`")])
-def test_waiter_learns_how_to_resume(make, size, named):
-    watch, one = make(size), Listener()
-    watch.waiting = {0: (one,)}
-    Patience(Trouble(), TIMING).endure(DENIED, {"6f1c": watch})
-    ((_, ended),) = one.notified
-    assert type(ended.error) is UnseenError
-    assert (ended.error.code, ended.error.status) == ("AccessDenied", 403)
-    assert f"`farcall {named}" in str(ended.error)
-    assert "`farcall recover mary-1`" in str(ended.error)
-
-
-def test_unexpected_error_reaches_waiters_eventually(make, now):
-    watch, one = make(), Listener()
-    watch.waiting = {0: (one,)}
-    patience, fault = Patience(Trouble(), TIMING), ZeroDivisionError("of farcall")
-    patience.endure(fault, {"6f1c": watch})
-    assert one.notified == []
-    now[0] += GIVE_UP_S + 1
-    patience.endure(fault, {"6f1c": watch})
-    ((_, ended),) = one.notified
-    assert isinstance(ended.error, FarcallError)
-    assert ended.error.__cause__ is fault
 
 
 def test_unseen_error_is_found_in_wrappers():
