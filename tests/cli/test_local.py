@@ -51,15 +51,3 @@ def test_terminal_output_explains_the_exports() -> None:
     assert all(line.startswith("export ") for line in exports.splitlines())
     assert "is running on http://127.0.0.1:" in told
     assert "press Ctrl-C to stop" in told
-
-
-def test_piped_output_has_only_exports() -> None:
-    command = [FARCALL, "local"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        rest, told = process.communicate(timeout=60)
-    assert line.startswith(b"export AWS_ENDPOINT_URL=http://")
-    assert all(each.startswith(b"export ") for each in rest.splitlines())
-    assert (told, process.returncode) == (b"", 0)

@@ -413,7 +413,14 @@ def test_index_page_is_bound_to_position():
         part = index.page(number)
         pages.append(bundle[part.offset : part.offset + part.length])
         index.entry(number, pages[-1])
-    for number, page in ((0, pages[1]), (envelope.PAGE_ROWS, pages[0]), (0, pages[0][:-1])):
+    first, second = pages
+    changed = first[:-1] + bytes([first[-1] ^ 1])
+    for number, page in (
+        (0, second),
+        (envelope.PAGE_ROWS, first),
+        (0, first[:-1]),
+        (0, changed),
+    ):
         with pytest.raises(IntegrityError):
             index.entry(number, page)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from farcall_local import run_command, start
 from farcall_local.names import REGION, client_environment
 from farcall_local.services.signatures import AccessKey
 from tests.local.account import Account
-from tests.local.test_forking import running_with_others
 from tests.local.test_server import gone
 from tests.support.patience import PATIENCE_S, until
 
@@ -222,20 +220,6 @@ def test_serve_prints_exports_until_ctrl_c(spawn):
     subprocess.run(["sh", "-euc", "".join([*lines, command])], check=True)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE_S) == ("", "")
-    assert process.returncode == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked on Linux")
-@pytest.mark.slow
-def test_serve_ends_quietly_with_running_job(spawn, tmp_path):
-    process = spawn("import farcall_local; farcall_local.serve()", stderr=subprocess.PIPE)
-    environment = {}
-    for _ in client_environment("127.0.0.1", 1, AccessKey.new()):
-        name, _, value = process.stdout.readline().removeprefix("export ").partition("=")
-        environment[name] = shlex.split(value)[0]
-    with running_with_others(environment, tmp_path):
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=PATIENCE_S) == ("", "")
     assert process.returncode == 0
 
 

@@ -6,7 +6,6 @@ Starts the emulator with permissions enforced, because each service has its own 
 from __future__ import annotations
 
 import pytest
-from botocore.exceptions import ClientError
 
 from tests import emulators
 from tests.support.iam import JOB_ROLE, VALUES, Enforced
@@ -33,59 +32,6 @@ def account():
 def enforced(account):
     account.restore()
     return account
-
-
-#: A call of each service, and the error codes for: no permission, unknown key, wrong secret.
-CALLS = [
-    (
-        "batch",
-        "create_job_queue",
-        {"jobQueueName": "mine", "priority": 1, "computeEnvironmentOrder": []},
-        ("AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException"),
-    ),
-    (
-        "s3",
-        "put_object",
-        {"Bucket": BUCKET, "Key": "a b/ü+?.txt", "Body": b"x"},
-        ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"),
-    ),
-    (
-        "logs",
-        "delete_log_group",
-        {"logGroupName": VALUES["LOG-GROUP"]},
-        ("AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException"),
-    ),
-    (
-        "iam",
-        "delete_role",
-        {"RoleName": JOB_ROLE},
-        ("AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch"),
-    ),
-    (
-        "sts",
-        "assume_role",
-        {"RoleArn": f"arn:aws:iam::{VALUES['ACCOUNT']}:role/{JOB_ROLE}", "RoleSessionName": "me"},
-        ("AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch"),
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("service", "operation", "request_", "codes"), CALLS, ids=lambda v: str(v)
-)
-def test_services_have_own_error_codes(enforced, service, operation, request_, codes):
-    keys = enforced.keys
-    bad = (
-        keys,
-        {**keys, "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"},
-        {**keys, "AWS_SECRET_ACCESS_KEY": "guessed"},
-    )
-    for wrong, code in zip(bad, codes, strict=True):
-        with pytest.raises(ClientError) as caught:
-            getattr(enforced.client(service, wrong), operation)(**request_)
-        assert caught.value.response["Error"]["Code"] == code
-    if service == "s3":
-        getattr(enforced.root(service), operation)(**request_)
 
 
 @pytest.mark.parametrize("role", [JOB_ROLE, None])

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from farcall import BatchExecutor, FarcallError
+from farcall import BatchExecutor
 
 FAILING = 3
 
@@ -53,17 +53,6 @@ async def run_map(executor, folder, tasks, stop_after=-1):
     await sleep_until_killed()
 
 
-async def run_submit(executor, folder, tasks, apart=False):
-    """Submit tasks together or one by one."""
-    if apart:
-        jobs = [await executor.submit(work, number, folder) for number in range(tasks)]
-    else:
-        jobs = await asyncio.gather(*(executor.submit(work, n, folder) for n in range(tasks)))
-    say(event="submitted", jobs=[job.id for job in jobs])
-    await asyncio.gather(*(job.exception() for job in jobs))
-    await sleep_until_killed()
-
-
 async def recover_run(executor, run):
     """Recover a run and print its results."""
     recovered = await executor.recover(run)
@@ -71,8 +60,6 @@ async def recover_run(executor, run):
         event="found",
         jobs=[job.id for job in recovered.jobs],
         delivered=recovered.delivered,
-        unsubmitted=recovered.unsubmitted,
-        forgotten=recovered.forgotten,
     )
 
     async def tell(job):
@@ -87,28 +74,15 @@ async def recover_run(executor, run):
     say(event="through")
 
 
-async def list_runs(executor):
-    say(event="runs", runs={run.name: run.bundles for run in await executor.runs()})
-
-
-async def main(kind, endpoint_url, more):
-    options = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.2}
-    if endpoint_url:
-        options["endpoint_url"] = endpoint_url
-    executor = BatchExecutor(**options)
-    try:
-        if kind == "recover":
-            await recover_run(executor, **more)
-        elif kind == "runs":
-            await list_runs(executor)
-        else:
-            async with executor:
-                say(event="run", run=await executor.run_name())
-                await {"map": run_map, "submit": run_submit}[kind](executor, **more)
-    except FarcallError as error:
-        say(event="refused", error=f"{type(error).__name__}: {error}")
+async def main(kind, **more):
+    executor = BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.2)
+    if kind == "recover":
+        await recover_run(executor, **more)
+        return
+    async with executor:
+        say(event="run", run=await executor.run_name())
+        await run_map(executor, **more)
 
 
 if __name__ == "__main__":
-    options = json.loads(sys.argv[2])
-    asyncio.run(main(sys.argv[1], options.pop("endpoint_url", None), options))
+    asyncio.run(main(sys.argv[1], **json.loads(sys.argv[2])))

@@ -118,27 +118,6 @@ async def test_submission_creates_one_job(
     assert ledger.runs() == [7]
 
 
-@pytest.mark.parametrize("fault", ["lost"])
-@pytest.mark.slow
-async def test_many_submissions_create_one_job_each(
-    proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor], fault: Fault
-) -> None:
-    """Half of the submissions and many of the lookups after them meet a fault."""
-    many = 20
-    proxy.chances |= {SUBMIT: {fault: 0.5}, LIST: {fault: 0.2, "empty": 0.3}}
-    async with make_executor(endpoint_url=proxy.url) as executor:
-        function = ledger.function
-        # The tags differ, so that each call has its own SubmitJob request.
-        each = [executor.with_options(tags={"number": str(n)}) for n in range(many)]
-        calls = (one.task(function)(n) for n, one in enumerate(each))
-        values = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_S)
-
-    assert values == [n * n for n in range(many)]
-    assert proxy.injected[f"{SUBMIT} {fault}"] >= many // 4
-    assert len(await asyncio.to_thread(ledger.jobs)) == many
-    assert ledger.runs() == [*range(many)]
-
-
 @pytest.mark.core
 async def test_map_creates_one_job(
     proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor]

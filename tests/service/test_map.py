@@ -9,21 +9,15 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import closing
-from typing import Any
 
-import boto3
 import pytest
 
-import farcall
 import farcall_local
 from farcall import (
     BatchExecutor,
     JobStatus,
 )
-from farcall.engine.session import session_for
 from tests.support.patience import PATIENCE_S
 
 
@@ -40,11 +34,6 @@ async def test_results_have_argument_order(executor: BatchExecutor) -> None:
 # --- cancellation -------------------------------------------------------------------------------
 
 
-def sleep_longer_and_longer(x: int) -> int:
-    time.sleep(600 * x)  # until the test, or what it tests, ends it
-    return x
-
-
 async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
     """Wait until jobs have failed; without a cancellation they would hang."""
     assert job_ids
@@ -53,45 +42,6 @@ async def ended(executor: BatchExecutor, job_ids: list[str]) -> None:
         while not (await job.status()).is_final:
             await asyncio.sleep(0.2)
         assert JobStatus.FAILED is await job.status()
-
-
-@pytest.mark.parametrize("moment", ["asked", "sent", "waiting"])
-async def test_cancelled_wait_cancels_jobs(
-    make_executor: Callable[..., BatchExecutor], moment: str
-) -> None:
-    """The job may not exist yet, or its ID may not be known yet."""
-    async with make_executor() as executor:
-        sweep = executor.task(sleep_longer_and_longer).map([1, 1])
-        session = await session_for(executor.settings)
-        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        submit = session.backend.submit
-
-        async def noted(job: Any, ticket: Any) -> str:
-            asked.set_result(job.name)
-            return await submit(job, ticket)
-
-        session.backend.submit = noted  # type: ignore[method-assign]
-        waiting = asyncio.ensure_future(_wait_for(sweep))
-        name = await asked
-        if moment == "sent":
-            await asyncio.sleep(0.005)
-        while moment == "waiting" and not sweep.job_ids:
-            await asyncio.sleep(0.05)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-
-        by_name = [{"name": "JOB_NAME", "values": [name]}]
-        with closing(boto3.client("batch")) as batch:
-            queue = executor.settings.queue
-            found = batch.list_jobs(jobQueue=queue, filters=by_name)["jobSummaryList"]
-        assert len(found) == 1 or moment != "waiting"
-        if found:
-            await ended(executor, [job["jobId"] for job in found])
-
-
-async def _wait_for(sweep: farcall.Sweep[int]) -> list[int]:
-    return await sweep
 
 
 PROGRAM = """

@@ -1,13 +1,12 @@
 """Recovery after a client was killed.
 
-Starts clients as processes and the local AWS emulator, because a client is killed at each step of
-a submission. The cases "apart" are slow, because they start one job per task.
+Starts clients as processes and the local AWS emulator, because only a process can be killed. The
+states that a client can leave in the bucket are in `tests/unit/client/test_recovery.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import subprocess
@@ -20,14 +19,10 @@ import boto3
 import pytest
 
 from tests.service.recover_client import FAILING
-from tests.support import patience
-from tests.support.patience import PATIENCE_S
-from tests.support.proxy import Proxy
+from tests.support.patience import PATIENCE_S, until
 
 CLIENT = Path(__file__).with_name("recover_client.py")
 TASKS = 5
-
-until = functools.partial(patience.until, patience_s=PATIENCE_S)
 
 
 class Client:
@@ -75,18 +70,16 @@ class Client:
 
 
 class Place:
-    """Clients, the tasks' ledger, and a proxy between clients and the local AWS emulator."""
+    """Clients and the tasks' ledger."""
 
-    def __init__(self, aws, folder, proxy):
-        self.proxy = proxy
+    def __init__(self, folder):
         self.ledger = folder / "ledger"
-        self._bucket = aws.environment["FARCALL_S3_BUCKET_NAME"]
         self._folder = folder
         self._clients = []
 
     def start(self, kind, **options):
         name = f"client-{len(self._clients)}"
-        client = Client(self._folder / name, kind, endpoint_url=self.proxy.url, **options)
+        client = Client(self._folder / name, kind, **options)
         self._clients.append(client)
         return client
 
@@ -101,11 +94,6 @@ class Place:
     def release(self):
         (self._folder / "go").touch()
 
-    def keys(self, run, kind):
-        prefix = f"farcall/v1/{run}/{kind}/"
-        found = boto3.client("s3").list_objects_v2(Bucket=self._bucket, Prefix=prefix)
-        return [item["Key"] for item in found.get("Contents", [])]
-
     def ran(self):
         """Return the number of each started task, once per start."""
         if not self.ledger.exists():
@@ -119,110 +107,25 @@ class Place:
 
 
 @pytest.fixture
-def place(aws, tmp_path, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint_url)
-    with Proxy(aws.endpoint_url) as proxy, contextlib.closing(Place(aws, tmp_path, proxy)) as made:
+def place(aws, tmp_path):
+    with contextlib.closing(Place(tmp_path)) as made:
         yield made
 
 
-def values(tasks=TASKS):
+def values():
     """Return task number to expected result and error."""
-    given = {number: (number * number, None) for number in range(tasks)}
-    if FAILING in given:
-        given[FAILING] = (None, f"ValueError: task {FAILING} fails")
-    return given
+    given = {number: (number * number, None) for number in range(TASKS)}
+    return {**given, FAILING: (None, f"ValueError: task {FAILING} fails")}
 
 
 def results_of(client):
     return {said["number"]: (said["value"], said["error"]) for said in client.of("ended")}
 
 
-KINDS = {
-    "map": ("map", {}),
-    "apart": ("submit", {"apart": True}),
-}
-
-
-@pytest.fixture(params=["map", pytest.param("apart", marks=pytest.mark.slow)])
-def kind(request):
-    name, options = KINDS[request.param]
-    return name, {"tasks": TASKS, **options}
-
-
-# --- killed in each phase -----------------------------------------------------------------------
-
-
-def test_client_killed_before_upload(place):
-    place.proxy.lasting["s3 PUT bundles"] = "hang"
-    client, run = place.begin("map", tasks=TASKS)
-    until(lambda: place.proxy.counts["s3 PUT bundles"])
-    client.kill()
-
-    found = place.recover(run)
-
-    assert f"run '{run}' has nothing left in" in found.wait_for("refused")["error"]
-    assert place.ran() == []
-
-
-def test_client_killed_before_submitjob(place):
-    place.proxy.lasting["batch submitjob"] = "hang"
-    client, run = place.begin("map", tasks=TASKS)
-    until(lambda: place.proxy.counts["batch submitjob"])
-    client.kill()
-
-    found = place.recover(run).wait_for("found")
-
-    (bundle,) = [key.rpartition("/")[2] for key in place.keys(run, "bundles")]
-    assert bundle.startswith("work-")
-    assert found["unsubmitted"] == [bundle]
-    assert (found["jobs"], found["delivered"], found["forgotten"]) == ([], 0, [])
-    assert place.ran() == []
-
-
-@pytest.mark.slow
-def test_client_killed_before_submitjob_response(place, kind):
-    name, options = kind
-    is_accepted, is_over = threading.Event(), threading.Event()
-
-    def hold(_answer):
-        is_accepted.set()
-        is_over.wait(PATIENCE_S)
-
-    place.proxy.changes["submitjob"] = hold
-    client, run = place.begin(name, **options)
-    assert is_accepted.wait(PATIENCE_S)
-    client.kill()
-    is_over.set()
-    place.release()
-
-    found = place.recover(run)
-
-    # If tasks are submitted one after the other, only the first one was submitted.
-    tasks = 1 if options.get("apart") else TASKS
-    assert results_of(found) == values(tasks)
-    assert place.ran() == list(range(tasks))
-
-
 @pytest.mark.core
-def test_client_killed_after_submitjob(place, kind):
-    name, options = kind
-    client, run = place.begin(name, **options)
-    jobs = TASKS if options.get("apart") else 1
-    until(lambda: place.proxy.answers["batch submitjob 200"] >= jobs)
-    client.kill()
-    place.release()
-
-    found = place.recover(run)
-
-    assert results_of(found) == values()
-    assert place.ran() == list(range(TASKS))
-
-
-def test_client_killed_while_tasks_run(place, kind):
-    name, options = kind
-    client, run = place.begin(name, **options)
-    jobs = TASKS if options.get("apart") else 1
-    until(lambda: place.ran() and place.proxy.answers["batch submitjob 200"] >= jobs)
+def test_client_killed_while_tasks_run(place):
+    client, run = place.begin("map", tasks=TASKS)
+    until(place.ran)
     client.kill()
 
     found = place.start("recover", run=run)
@@ -233,27 +136,6 @@ def test_client_killed_while_tasks_run(place, kind):
     assert results_of(found) == values()
     assert place.ran() == list(range(TASKS))
     assert {said["stdout"] for said in found.of("ended")} == {f"task {n}\n" for n in range(TASKS)}
-
-
-@pytest.mark.slow
-def test_client_killed_before_fetching_outcomes(place, kind):
-    name, options = kind
-    # The poll before the first task requests a missing key without a number.
-    place.proxy.rule = lambda request: (
-        "hang"
-        if request.operation == "s3 GET outcomes" and request.path.rpartition("/")[2].isdigit()
-        else ""
-    )
-    client, run = place.begin(name, **options)
-    place.release()
-    until(lambda: len(place.keys(run, "outcomes")) == TASKS)
-    client.kill()
-    place.proxy.rule = lambda request: ""
-
-    found = place.recover(run)
-
-    assert results_of(found) == values()
-    assert place.ran() == list(range(TASKS))
 
 
 def test_client_killed_in_map_loop(place):
@@ -291,12 +173,9 @@ def all_ended(run):
     )
 
 
-# --- concurrent recoveries ----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_concurrent_recoveries_share_one_run(place):
-    client, run = place.begin("submit", tasks=TASKS)
+    client, run = place.begin("map", tasks=TASKS)
     until(place.ran)
     client.kill()
     both = [place.start("recover", run=run) for _ in range(2)]
