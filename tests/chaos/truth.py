@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-import boto3
 from kubernetes import client, config
+
+from tests.support import clients
 
 _STATUSES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
 _FINAL = ("SUCCEEDED", "FAILED")
@@ -67,7 +68,7 @@ def request(environment):
     truth = Truth(
         _cluster_jobs(environment) if "KUBECONFIG" in environment else _jobs(environment)
     )
-    with contextlib.closing(_client("s3", environment)) as s3:
+    with contextlib.closing(clients.client("s3", environment)) as s3:
         bucket = environment["FARCALL_S3_BUCKET_NAME"]
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
             for found in page.get("Contents", ()):
@@ -77,19 +78,9 @@ def request(environment):
     return truth
 
 
-def _client(service, environment):
-    return boto3.client(
-        service,
-        endpoint_url=environment["AWS_ENDPOINT_URL"],
-        region_name=environment["AWS_REGION"],
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-    )
-
-
 def _jobs(environment):
     jobs, ids = {}, {}
-    with contextlib.closing(_client("batch", environment)) as batch:
+    with contextlib.closing(clients.client("batch", environment)) as batch:
         for status in _STATUSES:
             pages = batch.get_paginator("list_jobs").paginate(
                 jobQueue=environment["FARCALL_QUEUE"], jobStatus=status

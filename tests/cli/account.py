@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import boto3
-
 from tests import emulators
-from tests.support.iam import VALUES
+from tests.support.clients import client
 
 
 class Account:
@@ -18,13 +16,7 @@ class Account:
         self.aws = aws
 
     def client(self, service: str) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=VALUES["REGION"],
-            aws_access_key_id=self.aws.environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.aws.environment["AWS_SECRET_ACCESS_KEY"],
-        )
+        return client(service, self.aws.environment)
 
     def user(self, name: str, document: dict[str, Any]) -> dict[str, str]:
         """Create a user with a policy; return the keys."""
@@ -39,8 +31,9 @@ class Account:
 
     def allow(self, name: str, document: dict[str, Any]) -> None:
         text = json.dumps(document)
-        client = self.client("iam")
-        client.put_user_policy(UserName=name, PolicyName="farcall", PolicyDocument=text)
+        self.client("iam").put_user_policy(
+            UserName=name, PolicyName="farcall", PolicyDocument=text
+        )
 
     def stack(self) -> dict[str, Any]:
         [found] = self.client("cloudformation").describe_stacks(StackName="farcall")["Stacks"]

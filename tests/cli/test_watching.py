@@ -13,18 +13,12 @@ import pty
 import secrets
 import signal
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
 
 from tests.support.commands import FARCALL
 from tests.support.patience import PATIENCE_S
-
-
-def hold(gate):
-    while not Path(gate).exists():
-        time.sleep(0.02)
+from tests.support.tasks import wait_for
 
 
 @pytest.fixture
@@ -32,7 +26,7 @@ async def held(make_executor, tmp_path):
     """Return arguments that list one job, the job, and the file that lets it finish."""
     gate, workflow = tmp_path / "gate", f"watched-{secrets.token_hex(4)}"
     async with make_executor(workflow=workflow) as executor:
-        job = await executor.submit(hold, str(gate))
+        job = await executor.submit(wait_for, str(gate))
         yield ["list", "--watch", "--workflow", workflow], job, gate
         gate.touch()
 

@@ -9,6 +9,7 @@ import uuid
 import boto3
 from botocore.config import Config
 
+from tests.support.clients import client
 from tests.support.patience import PATIENCE_S
 
 FINAL = ("SUCCEEDED", "FAILED")
@@ -29,18 +30,9 @@ class Account:
 
     def client(self, service):
         config = Config(retries={"total_max_attempts": 1 if self.local else 10})
-        session = boto3.Session()
         if not self.local:
-            return session.client(service, config=config)
-        env = self.local.environment
-        return session.client(
-            service,
-            endpoint_url=self.local.endpoint_url,
-            aws_access_key_id=env["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
-            region_name=env["AWS_REGION"],
-            config=config,
-        )
+            return boto3.client(service, config=config)
+        return client(service, self.local.environment, config=config)
 
     def tune(self, **options):
         """Shorten the emulator's delays; no-op for a real account."""

@@ -13,13 +13,13 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import farcall_local
 from tests import emulators
+from tests.support.clients import client
 from tests.support.foreign import INTRUDER
 from tests.support.patience import PATIENCE_S, until
 from tests.support.signing import session, signed
@@ -157,7 +157,7 @@ def test_web_page_request_is_rejected(aws, service, foreign):
 
 def test_presigned_url_opens_in_browser(aws):
     """A URL in the address bar is not a web page's request; its signature is checked."""
-    s3 = client(aws, "s3", Config(signature_version="s3v4"))
+    s3 = client("s3", aws.environment, config=Config(signature_version="s3v4"))
     s3.put_object(Bucket="farcall-local", Key="a/ü b", Body=b"data")
     asked = {"Bucket": "farcall-local", "Key": "a/ü b"}
     url = s3.generate_presigned_url("get_object", asked, ExpiresIn=60)
@@ -250,7 +250,8 @@ def test_rejected_upload_gets_response(aws):
     for more in ({}, {"Origin": "https://evil.example"}):
         answer = ask(aws, "PUT", "/farcall-local/large", "x" * (8 * 2**20), more)
         assert is_rejected(answer)
-    s3 = client(aws, "s3", Config(retries={"total_max_attempts": 1}), AWS_SECRET_ACCESS_KEY="no")
+    wrong = {**aws.environment, "AWS_SECRET_ACCESS_KEY": "no"}
+    s3 = client("s3", wrong, config=Config(retries={"total_max_attempts": 1}))
     with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
         s3.put_object(Bucket="farcall-local", Key="large", Body=b"x" * (8 * 2**20))
 
@@ -274,18 +275,6 @@ def test_malformed_request_is_rejected(aws):
 def raise_for(answer):
     status, _, body = answer
     raise ClientError({"Error": {"Code": str(status), "Message": body.decode()}}, "GetObject")
-
-
-def client(aws, service, config=None, **keys):
-    environment = {**aws.environment, **keys}
-    return boto3.client(
-        service,
-        endpoint_url=aws.endpoint_url,
-        region_name="us-east-1",
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-        config=config,
-    )
 
 
 BROKEN = {

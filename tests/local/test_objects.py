@@ -15,7 +15,6 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
@@ -23,6 +22,7 @@ from botocore.exceptions import ClientError
 
 import farcall_local
 from farcall.filesystem import identity
+from tests.support import clients
 from tests.support.signing import signed
 
 pytestmark = pytest.mark.slow
@@ -42,13 +42,8 @@ def aws():
 
 @pytest.fixture
 def s3(aws):
-    client = boto3.client(
-        "s3",
-        endpoint_url=aws.endpoint_url,
-        region_name="us-east-1",
-        aws_access_key_id=aws.environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=aws.environment["AWS_SECRET_ACCESS_KEY"],
-        config=Config(retries={"total_max_attempts": 1}),
+    client = clients.client(
+        "s3", aws.environment, config=Config(retries={"total_max_attempts": 1})
     )
     yield client
     for found in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):

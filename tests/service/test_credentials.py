@@ -6,7 +6,6 @@ requests of a live session.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,13 +17,7 @@ from farcall.engine.session import session_for
 from tests.support import signing
 from tests.support.patience import until_async
 from tests.support.proxy import Proxy
-
-
-def linger(go: str) -> int:
-    """Wait for a file."""
-    while not Path(go).exists():
-        time.sleep(0.05)
-    return 7
+from tests.support.tasks import wait_for
 
 
 class Login:
@@ -68,7 +61,7 @@ async def test_renewed_credentials_file_is_reloaded(
 ) -> None:
     go = tmp_path / "go"
     async with make_executor(endpoint_url=proxy.url) as executor:
-        job = await executor.submit(linger, str(go))
+        job = await executor.submit(wait_for, str(go), 7)
         trouble = (await session_for(executor.settings)).tracker.trouble
         login.end()
         await until_async(lambda: "renew the credentials" in trouble.text)
@@ -88,8 +81,8 @@ async def test_expired_credentials_leave_jobs_running(
     go = tmp_path / "go"
     with pytest.raises(ServiceError, match="renew the credentials.*continues") as caught:
         async with make_executor(endpoint_url=proxy.url) as executor:
-            other = await executor.submit(linger, str(go))
-            job = await executor.submit(linger, str(go))
+            other = await executor.submit(wait_for, str(go), 7)
+            job = await executor.submit(wait_for, str(go), 7)
             login.end()
             await job.result()
     assert f"`farcall result {job.id}`" in str(caught.value)

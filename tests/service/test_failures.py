@@ -15,11 +15,8 @@ import pytest
 
 import farcall_local
 from farcall import BatchExecutor, ChildKilledError, FarcallError, HostLostError, Job
+from tests.support.notes import notes
 from tests.support.patience import PATIENCE_S
-
-
-def notes(error: BaseException) -> str:
-    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
 
 
 async def test_function_exception_is_reraised(executor: BatchExecutor) -> None:
@@ -32,9 +29,10 @@ async def test_function_exception_is_reraised(executor: BatchExecutor) -> None:
     with pytest.raises(KeyError) as caught:
         await job.result()
     assert caught.value.args == ("missing", 3)
-    assert 'raise KeyError("missing", 3)' in notes(caught.value)
-    assert job.id in notes(caught.value)
-    assert "farcall_runtime" not in notes(caught.value)
+    (note,) = notes(caught.value)
+    assert 'raise KeyError("missing", 3)' in note
+    assert job.id in note
+    assert "farcall_runtime" not in note
     assert await job.stdout() == "before\n"
 
 

@@ -25,7 +25,9 @@ from farcall.engine.session import session_for
 from farcall.operations import explain
 from farcall_runtime.contract import ExitCode
 from tests.service.attacker import Attacker
+from tests.support.notes import notes
 from tests.support.patience import PATIENCE_S, until_async
+from tests.support.tasks import wait_for
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -35,21 +37,6 @@ async def gang(make_executor: Callable[..., BatchExecutor]) -> AsyncIterator[Bat
     """An executor of tasks on three nodes."""
     async with make_executor(nodes=3) as opened:
         yield opened
-
-
-def notes(error: BaseException) -> str:
-    """Return an error's notes; Python 3.10 has them in the causes."""
-    told = list(getattr(error, "__notes__", ()))
-    behind = error.__cause__
-    while behind is not None:
-        told.append(str(behind))
-        behind = behind.__cause__
-    return "\n".join(told)
-
-
-def wait_for(path: str) -> None:
-    while not Path(path).exists():
-        time.sleep(0.02)
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -124,7 +111,7 @@ async def test_node_failure_stops_main_node(gang: BatchExecutor, tmp_path: Path)
     job = await gang.submit(fail_on, (2,), str(tmp_path))
     with pytest.raises(LookupError, match="on node 2") as caught:
         await job.result()
-    assert f"{job.id}#2" in notes(caught.value)
+    assert f"{job.id}#2" in str(notes(caught.value))
     assert (tmp_path / "told-0").read_text().startswith("node 2 of this job has failed; its ")
     await until_async(lambda: _has_ended(job))
     detail = await job.detail()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
 
 import farcall_local
 from farcall import BatchExecutor, OutcomeMissingError, ServiceError
 from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, OK, Finding
+from tests.support.clients import client
 from tests.support.faults import ELSEWHERE, Fault, Request
 from tests.support.proxy import Proxy
 
@@ -52,17 +52,10 @@ def from_a_container_too(proxy: Proxy) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def far_bucket(embedded: farcall_local.LocalAWS) -> str:
     """A bucket in a different region than the jobs."""
-    keys = embedded.environment
-    client = boto3.client(
-        "s3",
-        region_name="us-east-1",
-        endpoint_url=embedded.endpoint_url,
-        aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-    )
+    s3 = client("s3", embedded.environment)
     place = {"LocationConstraint": ELSEWHERE}
-    client.create_bucket(Bucket="far-away", CreateBucketConfiguration=place)
-    client.close()
+    s3.create_bucket(Bucket="far-away", CreateBucketConfiguration=place)
+    s3.close()
     return "far-away"
 
 

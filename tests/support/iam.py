@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import boto3
-
 import farcall_local
+from tests.support.clients import client
 
 FOLDER = Path(__file__).parents[2] / "docs" / "iam"
 USER = "researcher"
@@ -91,14 +90,7 @@ class Enforced:
 
     def client(self, service: str, keys: dict[str, str]) -> Any:
         """Return a client with the given credentials."""
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=VALUES["REGION"],
-            aws_access_key_id=keys["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=keys["AWS_SECRET_ACCESS_KEY"],
-            aws_session_token=keys.get("AWS_SESSION_TOKEN"),
-        )
+        return client(service, {**self.aws.environment, "AWS_SESSION_TOKEN": "", **keys})
 
     def restore(self) -> None:
         """Restore the documented policies."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import boto3
 from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-REGION = "us-east-1"
+from tests.support.clients import REGION, client
 
 
 def signed(
@@ -43,13 +42,7 @@ def signed(
 
 def session(environment: Mapping[str, str], role: str) -> dict[str, Any]:
     """Assume a role of the local AWS emulator; return its keys as ECS returns them."""
-    sts = boto3.client(
-        "sts",
-        endpoint_url=environment["AWS_ENDPOINT_URL"],
-        region_name=REGION,
-        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-    )
+    sts = client("sts", environment)
     arn = f"arn:aws:iam::123456789012:role/{role}"
     keys = sts.assume_role(RoleArn=arn, RoleSessionName="tests")["Credentials"]
     sts.close()

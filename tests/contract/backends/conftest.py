@@ -29,7 +29,7 @@ async def jobs(platform):
 
 @pytest.fixture
 def go(tmp_path):
-    """The file that `hold` waits for; it is always created in the teardown."""
+    """The file that `wait_for` waits for; it is always created in the teardown."""
     path = tmp_path / "go"
     yield path
     path.touch()

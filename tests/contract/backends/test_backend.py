@@ -19,7 +19,8 @@ from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.pacing import Ticket
 from farcall_runtime import contract
 from tests.contract.backends.platforms import ENDED, PLACES, Jobs
-from tests.support.patience import PATIENCE_S, until_async
+from tests.support.patience import until_async
+from tests.support.tasks import wait_for
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -37,12 +38,6 @@ def fail():
 
 def mark_in(folder):
     Path(folder, str(time.time_ns())).touch()
-
-
-def hold(path):
-    deadline = time.monotonic() + PATIENCE_S
-    while not Path(path).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
 
 
 # --- submitted and found ----------------------------------------------------------------------
@@ -83,7 +78,7 @@ async def test_succeeded_job_has_outcomes(jobs):
 
 
 async def test_job_is_found_by_name(jobs, go):
-    spec = await jobs.spec(hold, (str(go),))
+    spec = await jobs.spec(wait_for, (str(go),))
     queue = spec.settings.queue
     assert await jobs.backend.find(spec.name, queue) == []
     job_id = await jobs.submit(spec)
@@ -177,7 +172,7 @@ async def test_describe_exceeds_one_request(jobs):
 
 async def test_job_outlives_its_session(jobs, go):
     other = await open_session(Settings())
-    job_id = await Jobs(other).start(hold, (str(go),))
+    job_id = await Jobs(other).start(wait_for, (str(go),))
     await other.close()
     go.touch()
     assert (await jobs.ended(job_id)).status is JobStatus.SUCCEEDED
@@ -224,7 +219,7 @@ class LostResponse:
 async def test_array_counts_children_by_status(jobs, go, tmp_path):
     quick = tmp_path / "quick"
     quick.touch()
-    job_id = await jobs.start(hold, (str(quick),), (str(go),), (str(quick),))
+    job_id = await jobs.start(wait_for, (str(quick),), (str(go),), (str(quick),))
     await jobs.ended(f"{job_id}:0")
 
     async def counted():
@@ -259,7 +254,7 @@ async def test_failed_child_fails_the_array(jobs, tmp_path):
 
 async def test_children_are_listed_by_status(jobs, go):
     count = PLACES + 3
-    job_id = await jobs.start(hold, *[(str(go),)] * count)
+    job_id = await jobs.start(wait_for, *[(str(go),)] * count)
     await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
     open_ones = [status for status in JobStatus if not status.is_final]
     assert await jobs.children(job_id, ENDED) == []
@@ -304,7 +299,7 @@ async def test_list_starts_at_given_time(jobs):
 
 
 async def test_only_waiting_job_has_queue_position(jobs, platform, go):
-    await jobs.start(hold, *[(str(go),)] * (PLACES + 1), vcpu=1)
+    await jobs.start(wait_for, *[(str(go),)] * (PLACES + 1), vcpu=1)
     waiting = await jobs.start(say, ("a",))
     found = await jobs.until(waiting, JobStatus.RUNNABLE)
     place = await jobs.backend.position(found)
@@ -317,7 +312,7 @@ async def test_only_waiting_job_has_queue_position(jobs, platform, go):
 
 
 async def test_terminated_job_keeps_reason(jobs, go):
-    job_id = await jobs.start(hold, (str(go),))
+    job_id = await jobs.start(wait_for, (str(go),))
     await jobs.until(job_id, JobStatus.RUNNING)
     assert await jobs.backend.terminate([job_id], "no longer needed") == {}
     found = await jobs.ended(job_id)
@@ -329,7 +324,7 @@ async def test_terminated_job_keeps_reason(jobs, go):
 
 
 async def test_terminated_waiting_job_never_runs(jobs, go, tmp_path):
-    await jobs.start(hold, *[(str(go),)] * (PLACES + 1))
+    await jobs.start(wait_for, *[(str(go),)] * (PLACES + 1))
     mark = tmp_path / "ran"
     waiting = await jobs.start(Path.touch, (mark,))
     await jobs.until(waiting, JobStatus.RUNNABLE)
@@ -343,7 +338,7 @@ async def test_terminated_waiting_job_never_runs(jobs, go, tmp_path):
 
 
 async def test_terminated_child_leaves_siblings(jobs, go):
-    job_id = await jobs.start(hold, (str(go),), (str(go),))
+    job_id = await jobs.start(wait_for, (str(go),), (str(go),))
     await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
     assert await jobs.backend.terminate([f"{job_id}:0"], "this one alone") == {}
     assert (await jobs.ended(f"{job_id}:0")).status is JobStatus.FAILED
@@ -357,7 +352,7 @@ async def test_terminated_child_leaves_siblings(jobs, go):
 
 
 async def test_terminated_array_ends_all_children(jobs, go):
-    job_id = await jobs.start(hold, *[(str(go),)] * (PLACES + 2))
+    job_id = await jobs.start(wait_for, *[(str(go),)] * (PLACES + 2))
     await jobs.until(f"{job_id}:0", JobStatus.RUNNING)
     assert await jobs.backend.terminate([job_id], "all of it") == {}
     assert (await jobs.ended(job_id)).status is JobStatus.FAILED
@@ -375,7 +370,7 @@ async def test_terminating_finished_job_changes_nothing(jobs):
 
 
 async def test_several_jobs_are_terminated_together(jobs, go):
-    ids = [await jobs.start(hold, (str(go),)) for _ in range(3)]
+    ids = [await jobs.start(wait_for, (str(go),)) for _ in range(3)]
     assert await jobs.backend.terminate(ids, "all") == {}
     for job_id in ids:
         assert (await jobs.ended(job_id)).status is JobStatus.FAILED
@@ -383,7 +378,7 @@ async def test_several_jobs_are_terminated_together(jobs, go):
 
 
 async def test_unknown_job_blocks_no_termination(jobs, go):
-    job_id = await jobs.start(hold, (str(go),))
+    job_id = await jobs.start(wait_for, (str(go),))
     refused = await jobs.backend.terminate([UNKNOWN_ID, job_id], "all")
     assert set(refused) <= {UNKNOWN_ID}
     assert all(isinstance(error, ServiceError) for error in refused.values())
@@ -391,7 +386,7 @@ async def test_unknown_job_blocks_no_termination(jobs, go):
 
 
 async def test_other_session_sees_termination_reason(jobs, go):
-    job_id = await jobs.start(hold, (str(go),))
+    job_id = await jobs.start(wait_for, (str(go),))
     await jobs.until(job_id, JobStatus.RUNNING)
     await jobs.backend.terminate([job_id], "cancelled by its owner")
     await jobs.ended(job_id)
@@ -409,7 +404,7 @@ async def test_other_session_sees_termination_reason(jobs, go):
 
 
 async def test_lost_host_is_reported(jobs, platform, go):
-    job_id = await platform.losing_its_host(jobs, lambda: jobs.start(hold, (str(go),)))
+    job_id = await platform.losing_its_host(jobs, lambda: jobs.start(wait_for, (str(go),)))
     found = await jobs.ended(job_id)
     assert found.status is JobStatus.FAILED
     assert found.exit_code is None
@@ -462,7 +457,7 @@ async def test_retry_on_decides_attempts(jobs, retry_on, attempts):
 @pytest.mark.slow  # Kubernetes waits 10 s and more between attempts
 async def test_lost_host_is_retried(jobs, platform, go, retry_on):
     job_id = await platform.losing_its_host(
-        jobs, lambda: jobs.start(hold, (str(go),), retry_attempts=2, retry_on=retry_on)
+        jobs, lambda: jobs.start(wait_for, (str(go),), retry_attempts=2, retry_on=retry_on)
     )
     await until_async(lambda: _has_tried(jobs, job_id))
     go.touch()

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from farcall.client.map_failure import MapFailure, names_of
+from tests.support.notes import notes
 
 ONE = MapFailure(
     total=100,
@@ -61,17 +62,14 @@ class StubbornError(ValueError):
         raise TypeError("no")
 
 
-def notes(error):
-    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
-
-
 @pytest.mark.parametrize("kind", [ValueError, StubbornError])
 def test_note_is_added_to_error(kind):
     """If the class of an error rejects attributes, its cause has the note."""
     error = kind("why")
     ONE.annotate(error, "recover it")
     assert getattr(error, "map_failure", ONE) is ONE
-    assert notes(error) == (
+    (note,) = notes(error)
+    assert note == (
         "map: 3 of 100 raised ValueError; 95 were ended because of it. "
         "Get the computed results with `recover it`."
     )
@@ -80,13 +78,14 @@ def test_note_is_added_to_error(kind):
 def test_no_kept_results_omit_recovery_hint():
     error = ValueError("why")
     dataclasses.replace(ONE, kept=0).annotate(error, "recover it")
-    assert notes(error) == f"map: {ONE.sentence}."
+    assert notes(error) == [f"map: {ONE.sentence}."]
 
 
 def test_unfinished_calls_are_reported():
     error = ValueError("why")
     dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).annotate(error, "")
-    assert notes(error) == (
+    (note,) = notes(error)
+    assert note == (
         "map: 3 of 100 raised ValueError; 95 have not ended. They continue until the iterator is "
         "closed."
     )

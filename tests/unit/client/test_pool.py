@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -21,18 +20,13 @@ from farcall import (
 )
 from farcall.client import loop_thread
 from tests.support.patience import PATIENCE_S, until
+from tests.support.tasks import wait_for
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 def scale(x, factor=2):
     return x * factor
-
-
-def wait_for(file):
-    while not Path(file).exists():
-        time.sleep(0.01)
-    return "waited"
 
 
 @pytest.fixture
@@ -114,7 +108,7 @@ def test_wrong_arguments_raise_before_submission(pool, cloud):
 
 
 def test_cancelling_running_call_ends_job(pool, cloud, gate):
-    future = pool.submit(wait_for, str(gate))
+    future = pool.submit(wait_for, gate, "waited")
     until(future.running)
     assert future.cancel()
     with pytest.raises(concurrent.futures.CancelledError):
@@ -131,7 +125,7 @@ def test_cancelling_pending_call_submits_nothing(make_pool, cloud):
 
 def test_exit_waits_and_rejects_new_calls(make_pool, gate):
     with make_pool() as pool:
-        future = pool.submit(wait_for, str(gate))
+        future = pool.submit(wait_for, gate, "waited")
         threading.Timer(0.1, gate.touch).start()
     assert future.result(0) == "waited"
     with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
@@ -141,7 +135,7 @@ def test_exit_waits_and_rejects_new_calls(make_pool, gate):
 
 def test_ctrl_c_cancels_calls_and_logs(make_pool, cloud, gate, caplog):
     with pytest.raises(KeyboardInterrupt), make_pool() as pool:
-        future = pool.submit(wait_for, str(gate))
+        future = pool.submit(wait_for, gate, "waited")
         until(future.running)
         raise KeyboardInterrupt
     assert future.cancelled()
@@ -151,7 +145,7 @@ def test_ctrl_c_cancels_calls_and_logs(make_pool, cloud, gate, caplog):
 
 def test_shutdown_without_wait_lets_calls_finish(make_pool, gate):
     pool = make_pool()
-    future = pool.submit(wait_for, str(gate))
+    future = pool.submit(wait_for, gate, "waited")
     until(future.running)
     pool.shutdown(wait=False, cancel_futures=True)
     pool.shutdown(wait=False)
@@ -162,7 +156,7 @@ def test_shutdown_without_wait_lets_calls_finish(make_pool, gate):
 
 def test_shutdown_cancels_pending_calls(make_pool, gate):
     pool = make_pool(1)
-    begun, waiting = pool.submit(wait_for, str(gate)), pool.submit(scale, 1)
+    begun, waiting = pool.submit(wait_for, gate, "waited"), pool.submit(scale, 1)
     until(begun.running)
     pool.shutdown(wait=False, cancel_futures=True)
     assert waiting.cancelled()
@@ -173,7 +167,7 @@ def test_shutdown_cancels_pending_calls(make_pool, gate):
 
 def test_max_workers_limits_running_calls(make_pool, cloud, gate):
     with make_pool(max_workers=2) as pool:
-        futures = [pool.submit(wait_for, str(gate)) for _ in range(5)]
+        futures = [pool.submit(wait_for, gate, "waited") for _ in range(5)]
         until(lambda: sum(future.running() for future in futures) == 2)
         assert futures[4].cancel()
         assert [future.running() for future in futures] == [True, True, False, False, False]
@@ -195,7 +189,7 @@ async def test_pool_works_with_run_in_executor(pool):
 def test_blocking_in_callback_is_rejected(make_pool, gate):
     """Waiting on farcall's own event loop would be a deadlock."""
     pool = make_pool()
-    held = pool.submit(wait_for, str(gate))
+    held = pool.submit(wait_for, gate, "waited")
     refused = []
 
     def use(_):
@@ -207,7 +201,7 @@ def test_blocking_in_callback_is_rejected(make_pool, gate):
                 refused.append("own event loop" in str(error))
 
     opened = gate.with_name("opened")
-    pool.submit(wait_for, str(opened)).add_done_callback(use)
+    pool.submit(wait_for, opened).add_done_callback(use)
     opened.touch()
     until(lambda: len(refused) == 4)
     assert all(refused)
@@ -217,14 +211,14 @@ def test_blocking_in_callback_is_rejected(make_pool, gate):
 
 def test_callback_reads_finished_result(pool, gate):
     given = []
-    future = pool.submit(wait_for, str(gate))
+    future = pool.submit(wait_for, gate, "waited")
     future.add_done_callback(lambda future: given.append(future.result()))
     gate.touch()
     assert until(lambda: given) == ["waited"]
 
 
 def test_callback_error_is_logged(pool, gate, caplog):
-    future = pool.submit(wait_for, str(gate))
+    future = pool.submit(wait_for, gate, "waited")
     future.add_done_callback(lambda _: sys.exit(1))
     gate.touch()
     assert future.result(PATIENCE_S) == "waited"
@@ -234,7 +228,7 @@ def test_callback_error_is_logged(pool, gate, caplog):
 
 def test_unreferenced_pool_ends_after_its_calls(make_pool, gate):
     pool = make_pool()
-    calls, future = pool._calls, pool.submit(wait_for, str(gate))
+    calls, future = pool._calls, pool.submit(wait_for, gate, "waited")
     del pool
     until(lambda: calls.is_shut)
     gate.touch()

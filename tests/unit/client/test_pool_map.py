@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import gc
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from farcall import SettingsError
 from tests.support.patience import PATIENCE_S, until
+from tests.support.tasks import wait_for
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -35,12 +35,6 @@ def fail_at_three(x):
     if x == 3:
         raise FalsyError("three")
     return x
-
-
-def wait_for(file):
-    while not Path(file).exists():
-        time.sleep(0.01)
-    return "waited"
 
 
 def time_out():
@@ -105,7 +99,7 @@ def test_map_runs_without_iteration(pool, gate):
 
 
 def test_timeout_cancels_remaining_calls(pool, cloud, gate):
-    values = pool.map(wait_for, [str(gate)] * 3, timeout=0.5)
+    values = pool.map(wait_for, [gate] * 3, timeout=0.5)
     with pytest.raises(concurrent.futures.TimeoutError):
         next(values)
     assert list(values) == []
@@ -133,7 +127,7 @@ def test_error_reports_progress_and_recovery(make_pool, cloud):
 
 
 def test_unfinished_calls_are_cancelled_on_close(make_pool, cloud, gate):
-    functions = [time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
+    functions = [time_out, lambda: wait_for(gate), lambda: wait_for(gate)]
     with make_pool() as pool:
         values = pool.map(lambda f: f(), functions)
         with pytest.raises(concurrent.futures.TimeoutError) as caught:
@@ -146,7 +140,7 @@ def test_unfinished_calls_are_cancelled_on_close(make_pool, cloud, gate):
 
 @pytest.mark.parametrize("leave", ["close", "drop", "error"])
 def test_abandoned_iterator_cancels_remaining_calls(pool, cloud, gate, leave):
-    functions = [lambda: 1, time_out, lambda: wait_for(str(gate)), lambda: wait_for(str(gate))]
+    functions = [lambda: 1, time_out, lambda: wait_for(gate), lambda: wait_for(gate)]
     values = pool.map(lambda f: f(), functions)
     assert next(values) == 1
     if leave == "close":

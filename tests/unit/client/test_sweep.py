@@ -28,6 +28,7 @@ from farcall.model.timing import Timing
 from farcall.payload.results import Result
 from farcall.storage.store import Arrived
 from farcall_runtime.contract import Location
+from tests.support.notes import notes
 from tests.support.patience import PATIENCE_S
 from tests.unit.fakes import unpickled
 
@@ -353,10 +354,6 @@ async def failure_of(waiting):
     return raised.value, raised.value.map_failure
 
 
-def notes(error):
-    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
-
-
 async def test_error_reports_progress_and_recovery(opened, task):
     opened.holding = True
     waiting = await holding(task.map([1, -1, 2, -3]), 1)
@@ -366,8 +363,8 @@ async def test_error_reports_progress_and_recovery(opened, task):
     assert (failure.total, failure.failed, failure.ended, failure.kept) == (4, 1, 2, 1)
     assert (failure.errors, failure.job_ids) == ((("ValueError", 1),), ("job-0",))
     assert (failure.run, failure.unsubmitted) == ("mary-1", 0)
-    assert failure.sentence in notes(error)
-    assert "await executor.recover('mary-1')" in notes(error)
+    assert failure.sentence in str(notes(error))
+    assert "await executor.recover('mary-1')" in str(notes(error))
     assert opened.discarded == []
 
 

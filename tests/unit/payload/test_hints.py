@@ -8,6 +8,7 @@ import pytest
 
 from farcall import BatchExecutor
 from farcall.payload.results import hint
+from tests.support.notes import notes
 
 
 @BatchExecutor().task
@@ -43,8 +44,7 @@ def runs_on_a_loop(function):
 @pytest.mark.parametrize("outer", [maps, submits, runs_a_method, awaits, runs_on_a_loop])
 def test_nested_task_call_gets_hint(remote, outer):
     error = remote(outer, inner).error
-    text = "\n".join(getattr(error, "__notes__", [str(error.__cause__)]))
-    assert "Inside a job, a farcall task is a plain function" in text.splitlines()[-1]
+    assert "Inside a job, a farcall task is a plain function" in notes(error)[-1].splitlines()[-1]
 
 
 @pytest.mark.parametrize(

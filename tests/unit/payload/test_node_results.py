@@ -9,6 +9,7 @@ from farcall.payload import results
 from farcall.payload.node_results import NodeEnd, join
 from farcall.payload.results import Result
 from farcall_runtime.contract import CallStatus, OutcomeStatus
+from tests.support.notes import notes
 
 USAGE = {"wall_s": 1.0, "cpu_s": 0.5, "peak_memory_bytes": 1, "memory_limit_bytes": None}
 
@@ -34,14 +35,6 @@ def stopped(node, error, ended_at=9.0, **more):
 def together(main, *others, nodes=None, incomplete=None, main_decides=False):
     number = nodes or 1 + len(others)
     return join(main, others, number, incomplete, main_decides=main_decides)
-
-
-def notes(error):
-    """Return the notes of an error; on Python 3.10, they are causes."""
-    peer_error = list(getattr(error, "__notes__", ()))
-    while (error := error.__cause__) is not None:
-        peer_error.append(str(error))
-    return peer_error
 
 
 def test_result_lists_results_of_nodes():

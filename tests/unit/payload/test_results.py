@@ -17,13 +17,8 @@ from farcall.payload import results
 from farcall_runtime import failures
 from farcall_runtime.contract import OutcomeStatus
 from tests.support import broken
+from tests.support.notes import notes
 from tests.unit.fakes import JOB, done
-
-
-def note_of(error):
-    """Return the remote traceback, wherever this Python version shows it."""
-    return "\n".join(getattr(error, "__notes__", [])) or str(error.__cause__)
-
 
 # --- results ----------------------------------------------------------------------------------
 
@@ -71,7 +66,7 @@ def test_exception_has_remote_traceback(remote):
 
     error = remote(work, 3).error
     assert (type(error), error.args) == (KeyError, ("missing", 3))
-    text = note_of(error)
+    (text,) = notes(error)
     assert "Raised in AWS Batch job job-1 (simulate), attempt 1:" in text
     assert "in deep" in text
     assert "KeyError: ('missing', 3)" in text
