@@ -8,6 +8,9 @@ from typing import Any
 from tests import emulators
 from tests.support.clients import client
 
+NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
+"""Disables package sync, because the test environment has many packages."""
+
 
 class Account:
     """An empty local AWS emulator."""

@@ -60,3 +60,13 @@ async def session(aws: LocalAWS) -> AsyncIterator[Session]:
     opened = await session_for(Settings())
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def account(whole, monkeypatch, commands):
+    """Provide a module's empty account, and check that it is empty afterwards."""
+    for name, value in whole.aws.environment.items():
+        monkeypatch.setenv(name, value)
+    yield whole
+    done = commands.run("destroy", "--yes", "--empty-bucket")
+    assert (0, {}) == (done.returncode, whole.aws.resources()), done.stderr

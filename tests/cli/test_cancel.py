@@ -6,6 +6,7 @@ Starts the local AWS emulator, because the command terminates running jobs.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from pathlib import Path
@@ -23,10 +24,7 @@ UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 @pytest.fixture
 def cancel(farcall_command):
-    async def run(*arguments, **options):
-        return await farcall_command("cancel", *arguments, **options)
-
-    return run
+    return functools.partial(farcall_command, "cancel")
 
 
 def sleep(begun):

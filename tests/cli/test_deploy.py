@@ -18,7 +18,7 @@ import tomlkit
 from farcall.config.settings import read
 from farcall.deploy import stack
 from tests import emulators
-from tests.cli.account import Account
+from tests.cli.account import NO_PACKAGES, Account
 from tests.support.commands import FARCALL
 
 pytestmark = pytest.mark.slow
@@ -36,24 +36,12 @@ def simulate(x):
 with BatchPoolExecutor(vcpu=1, memory=1) as pool:
     print(pool.submit(simulate, 3).result(), sum(pool.map(simulate, range(10))))
 """
-NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
-"""Disables package sync, because the test environment has many packages."""
 
 
 @pytest.fixture(scope="module")
 def whole():
     with emulators.start(empty=True) as aws:
         yield Account(aws)
-
-
-@pytest.fixture
-def account(whole, monkeypatch, commands):
-    """Provide an empty account, and check that it is empty afterwards."""
-    for name, value in whole.aws.environment.items():
-        monkeypatch.setenv(name, value)
-    yield whole
-    done = commands.run("destroy", "--yes", "--empty-bucket")
-    assert (0, {}) == (done.returncode, whole.aws.resources()), done.stderr
 
 
 def options(folder):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import emulators
-from tests.cli.account import Account
+from tests.cli.account import NO_PACKAGES, Account
 from tests.support.iam import FOLDER, VALUES, policy
 
 pytestmark = pytest.mark.slow
@@ -37,24 +37,12 @@ with BatchPoolExecutor(vcpu=1, memory=1, retry_attempts=1) as pool:
     print(pool.submit(simulate, 3).result(), sum(pool.map(simulate, range(10))))
     print(repr(pool.submit(fail, 4).exception()))
 """
-NO_PACKAGES = {"FARCALL_PACKAGES": "null"}
-"""Disables package sync, because the test environment has many packages."""
 
 
 @pytest.fixture(scope="module")
 def whole():
     with emulators.start(empty=True, enforce_iam=True) as aws:
         yield Account(aws)
-
-
-@pytest.fixture
-def account(whole, monkeypatch, commands):
-    """Provide an empty account with a deployer, and check that it is empty afterwards."""
-    for name, value in whole.aws.environment.items():
-        monkeypatch.setenv(name, value)
-    yield whole
-    done = commands.run("destroy", "--yes", "--empty-bucket")
-    assert (0, {}) == (done.returncode, whole.aws.resources()), done.stderr
 
 
 def client_policy(outputs):

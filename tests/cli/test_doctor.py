@@ -246,8 +246,7 @@ def enforced() -> Iterator[iam.Enforced]:
 @pytest.fixture
 def client(enforced: iam.Enforced, monkeypatch: pytest.MonkeyPatch) -> iam.Enforced:
     """Use the credentials of a user with the documented policy; IAM is enforced."""
-    for name, value in {**enforced.aws.environment, **enforced.keys}.items():
-        monkeypatch.setenv(name, value)
+    enforced.use(monkeypatch)
     return enforced
 
 

@@ -6,6 +6,7 @@ Starts the local AWS emulator, because exit codes and lines come from real nodes
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import subprocess
 from pathlib import Path
@@ -23,11 +24,7 @@ SMALL = ("--vcpu", "1", "--memory", "0.25", "-o", "retry_attempts=1")
 @pytest.fixture
 def launch(farcall_command, aws):
     """Run ``farcall launch`` with small jobs; words after ``--`` are not changed."""
-
-    async def run(*arguments, **variables):
-        return await farcall_command("launch", *SMALL, *arguments, **variables)
-
-    return run
+    return functools.partial(farcall_command, "launch", *SMALL)
 
 
 @pytest.fixture

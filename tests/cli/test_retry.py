@@ -5,6 +5,7 @@ Starts the local AWS emulator, because a retry copies the bundle of a failed job
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 
@@ -17,10 +18,7 @@ from tests.support.patience import until_async
 
 @pytest.fixture
 def retry(farcall_command):
-    async def run(*arguments, **options):
-        return await farcall_command("retry", *arguments, **options)
-
-    return run
+    return functools.partial(farcall_command, "retry")
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ def executor(
     enforced: Enforced, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BatchExecutor]:
     """An executor with the credentials of the client's user."""
-    for name, value in {**enforced.aws.environment, **enforced.keys}.items():
-        monkeypatch.setenv(name, value)
+    enforced.use(monkeypatch)
     yield BatchExecutor(vcpu=1, memory=0.5, retry_attempts=1, linger_s=0.02, image=image)
     enforced.restore()
 

@@ -34,8 +34,7 @@ def stock(
     enforced: Enforced, base_image: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, object]]:
     """Options of jobs in the base image; sets the credentials of the client's user."""
-    for name, value in {**enforced.aws.environment, **enforced.keys}.items():
-        monkeypatch.setenv(name, value)
+    enforced.use(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     yield {
         "vcpu": 1,

@@ -38,19 +38,10 @@ def hold(begun: str, go: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[farcall_local.LocalAWS]:
+def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
     with farcall_local.start(kubernetes=True, cpus=4) as aws:
         aws.kubernetes.configure(refused_s=0.05, deadline_scale=0.02)
         yield aws
-
-
-@pytest.fixture
-def kubernetes(
-    own: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> farcall_local.LocalAWS:
-    for name, value in own.environment.items():
-        monkeypatch.setenv(name, value)
-    return own
 
 
 @pytest.mark.parametrize(

@@ -35,16 +35,14 @@ def _documents() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[farcall_local.LocalAWS]:
+def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
     with farcall_local.start(kubernetes=True, cpus=4) as aws:
         yield aws
 
 
 @pytest.fixture
-def cluster(own: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    for name, value in own.environment.items():
-        monkeypatch.setenv(name, value)
-    return Cluster(own.environment["KUBECONFIG"], own)
+def cluster(kubernetes: farcall_local.LocalAWS) -> Cluster:
+    return Cluster(kubernetes.environment["KUBECONFIG"], kubernetes)
 
 
 def grant(cluster: Cluster, without: tuple[str, str] | None = None) -> None:
@@ -127,15 +125,14 @@ def commands(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 async def test_documented_role_suffices_for_session(
-    own: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
+    kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
 ) -> None:
+    emulator = kubernetes.kubernetes
     grant(cluster)
-    before = own.kubernetes.requests()
-    await session(tmp_path, own.kubernetes)
+    before = emulator.requests()
+    await session(tmp_path, emulator)
     assert commands(tmp_path) == []
-    asked = {
-        name for name, count in own.kubernetes.requests().items() if count > before.get(name, 0)
-    }
+    asked = {name for name, count in emulator.requests().items() if count > before.get(name, 0)}
     ours = {name for name in asked if "/" not in name or name.endswith("pods/log")}
     # Every user may review access, and doctor reads a Secret only if permitted.
     assert ours - granted() == {"create selfsubjectaccessreviews", "get secrets"}

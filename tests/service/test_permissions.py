@@ -37,9 +37,7 @@ def account():
 @pytest.fixture
 def enforced(account, monkeypatch):
     """Restore the documented policies and use the credentials of the account's user."""
-    for name, value in {**account.aws.environment, **account.keys}.items():
-        monkeypatch.setenv(name, value)
-    account.restore()
+    account.use(monkeypatch)
     return account
 
 

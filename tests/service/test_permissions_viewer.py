@@ -24,9 +24,7 @@ def account():
 @pytest.fixture
 async def jobs(account, monkeypatch):
     """A failed, a running and a waiting job; the user may only view and cancel them."""
-    for name, value in {**account.aws.environment, **account.keys}.items():
-        monkeypatch.setenv(name, value)
-    account.restore()
+    account.use(monkeypatch)
     async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1) as executor:
         failed = await executor.submit(fail)
         assert isinstance(await failed.exception(), LookupError)

@@ -50,10 +50,8 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def enforced(account, cache, monkeypatch):
     """Restore the documented policies and use the credentials of the account's user."""
-    for name, value in {**account.aws.environment, **account.keys}.items():
-        monkeypatch.setenv(name, value)
+    account.use(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    account.restore()
     return account
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import farcall_local
 from tests.support.clients import client
 
@@ -91,6 +93,12 @@ class Enforced:
     def client(self, service: str, keys: dict[str, str]) -> Any:
         """Return a client with the given credentials."""
         return client(service, {**self.aws.environment, "AWS_SESSION_TOKEN": "", **keys})
+
+    def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Restore the documented policies, and use the user's credentials in this process."""
+        for name, value in {**self.aws.environment, **self.keys}.items():
+            monkeypatch.setenv(name, value)
+        self.restore()
 
     def restore(self) -> None:
         """Restore the documented policies."""

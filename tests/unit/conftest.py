@@ -7,8 +7,10 @@ import importlib
 
 import pytest
 
+from farcall import BatchExecutor
 from farcall.client.loop_thread import close_shared
 from farcall.config.settings import set_default_bucket
+from farcall.engine.session import session_for
 from farcall.testing import Timing, fake_cloud
 from tests.support.timing import marked
 from tests.unit.fakes import Clock, Container
@@ -76,3 +78,16 @@ def models(tmp_path):
     """The module `labkit.models` of a user's project, which the container does not have."""
     with imported(tmp_path):
         yield importlib.import_module("labkit.models")
+
+
+@pytest.fixture
+async def executor(cloud):
+    """Executor of small jobs with one attempt on the fake cloud."""
+    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def session(executor):
+    """Session on the fake cloud."""
+    return await session_for(executor.settings)

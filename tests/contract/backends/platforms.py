@@ -133,12 +133,10 @@ class Platform(Protocol):
 
     Attributes:
         reports_position: Whether the platform reports a waiting job's position in its queue.
-        image_option: Name of the option for the task image.
         retries_nodes: Whether all nodes of a job are retried if the main node fails.
     """
 
     reports_position: bool
-    image_option: str
     retries_nodes: bool
 
     async def losing_its_host(self, jobs: Jobs, submit: Submit) -> str:
@@ -152,7 +150,6 @@ class Fake:
     """The fake cloud; failures are scripted in advance."""
 
     reports_position = True
-    image_option = "image"
     retries_nodes = True
 
     def __init__(self, cloud: FakeCloud) -> None:
@@ -171,7 +168,6 @@ class EmbeddedBatch:
     """AWS Batch of the local AWS emulator, via HTTP."""
 
     reports_position = True
-    image_option = "image"
     retries_nodes = True
 
     def __init__(self, aws: LocalAWS) -> None:
@@ -192,7 +188,6 @@ class EmbeddedKubernetes:
     """Kubernetes of the local Kubernetes emulator, via HTTPS."""
 
     reports_position = False
-    image_option = "image"
     retries_nodes = False  # only Volcano does
 
     def __init__(self, aws: LocalAWS) -> None:

@@ -140,8 +140,8 @@ async def test_oversized_job_is_not_submitted(jobs):
 
 
 @pytest.mark.parametrize("offline", [False, True])
-async def test_plan_submits_nothing(jobs, platform, offline):
-    spec = await jobs.spec(say, ("a",), **{platform.image_option: "an/image:1"})
+async def test_plan_submits_nothing(jobs, offline):
+    spec = await jobs.spec(say, ("a",), image="an/image:1")
     planned = json.dumps(await jobs.backend.plan(spec, offline=offline))
     assert spec.name in planned
     assert await jobs.backend.find(spec.name, spec.settings.queue) == []

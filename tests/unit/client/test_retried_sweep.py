@@ -7,7 +7,6 @@ import time
 import pytest
 
 from farcall import (
-    BatchExecutor,
     FarcallError,
     NothingToRetryError,
     ServiceError,
@@ -16,12 +15,6 @@ from farcall import (
 from farcall.engine import retry
 from farcall.engine.session import session_for
 from tests.support.patience import until_async
-
-
-@pytest.fixture
-async def executor(cloud):
-    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -12,12 +12,6 @@ from farcall import BatchExecutor, FarcallError, TaskNotPicklableError
 SIZE = 2 * 1024 * 1024
 
 
-@pytest.fixture
-async def executor(cloud):
-    async with BatchExecutor(linger_s=0.02) as opened:
-        yield opened
-
-
 async def test_shared_value_nests_in_arguments(executor):
     shared = await executor.put({"bytes": b"x" * SIZE, "list": [1, 2]})
     assert repr(shared).startswith("<Shared dict of 2.1 MB in s3://")

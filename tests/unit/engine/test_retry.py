@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from farcall import (
-    BatchExecutor,
     FarcallError,
     IntegrityError,
     JobLostError,
@@ -22,24 +21,12 @@ from farcall.engine import retry
 from farcall.engine.packer import FunctionCall
 from farcall.engine.retry import Note, Retry, plan_for, retries_of, submit
 from farcall.engine.run import TaskRun
-from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.model.names import unique
 from farcall.model.workflows import Workflow
 from tests.support.patience import until_async
 
 UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
-
-
-@pytest.fixture
-async def executor(cloud):
-    async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.02) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def session(executor):
-    return await session_for(executor.settings)
 
 
 @pytest.fixture

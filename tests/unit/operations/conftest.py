@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from farcall import BatchExecutor
-from farcall.engine.session import session_for
 from farcall.model.jobs import JobStatus
 from farcall.operations.catalog import Catalog
 from tests.support.patience import until_async
@@ -18,11 +17,6 @@ async def executor(cloud):
     """Executor of small jobs with one attempt; concurrent submissions form one array job."""
     async with BatchExecutor(vcpu=1, memory=1, retry_attempts=1, linger_s=0.1) as opened:
         yield opened
-
-
-@pytest.fixture
-async def session(executor):
-    return await session_for(executor.settings)
 
 
 @pytest.fixture

@@ -128,16 +128,6 @@ def test_function_with_lock_is_named():
     assert isinstance(e.value.__cause__, TypeError)
 
 
-def test_unpicklable_positional_argument_is_named():
-    with pytest.raises(TaskNotPicklableError, match=r"argument 2 \(lock\) cannot be pickled"):
-        pack(1, threading.Lock())
-
-
-def test_unpicklable_keyword_argument_is_named():
-    with pytest.raises(TaskNotPicklableError, match=r"argument source \(generator\)"):
-        pack(1, source=(i for i in range(3)))
-
-
 # --- large values -----------------------------------------------------------------------------
 
 
@@ -216,6 +206,3 @@ def test_project_near_interpreter_is_pickled(remote, monkeypatch):
     exec("def answer():\n    return 42", vars(module))  # a module without a file
     monkeypatch.setitem(sys.modules, name, module)
     assert remote(module.answer).unwrap() == 42
-
-
-# --- classes ----------------------------------------------------------------------------------
