@@ -7,9 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import boto3
 import cloudpickle
@@ -55,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _forget_modules(tmp_path_factory):
     """Unload what a test imported from its temporary folder.
 
     Modules from such a folder count as the project's code. All later jobs would get them, and
@@ -70,9 +68,7 @@ def _forget_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def _clean_environment(pytestconfig, monkeypatch, tmp_path):
     """Hide the developer's credentials, options and files from tests, unless --aws is given."""
     if pytestconfig.getoption("--aws"):
         return
@@ -86,19 +82,19 @@ def _clean_environment(
 
 
 @pytest.fixture
-def timing(request: pytest.FixtureRequest) -> Timing:
+def timing(request):
     """Waits and limits of a test: short ones, unless the test sets them with a marker."""
     return marked(Timing.fast(), request)
 
 
 @pytest.fixture(autouse=True)
-def _timing_in_force(timing: Timing) -> Iterator[None]:
+def _timing_in_force(timing):
     with use_timing(timing):
         yield
 
 
 @pytest.fixture
-def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
+def module_travels(request):
     """Pickle a test's module by value, because a job cannot import tests."""
     cloudpickle.register_pickle_by_value(request.module)
     yield
@@ -106,20 +102,20 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def commands() -> Iterator[Commands]:
+def commands():
     with contextlib.closing(Commands()) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[farcall_local.LocalAWS]:
+def embedded():
     with farcall_local.start() as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture(scope="module")
-def own_embedded() -> Iterator[farcall_local.LocalAWS]:
+def own_embedded():
     """A separate emulator for a module that creates queues, which other tests would see."""
     with farcall_local.start() as aws:
         aws.configure(stream_s=STREAM_S)
@@ -127,7 +123,7 @@ def own_embedded() -> Iterator[farcall_local.LocalAWS]:
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+def index(tmp_path, monkeypatch):
     """A package index, which is the only one that uv uses."""
     with contextlib.closing(Index(tmp_path / "index")) as running:
         for name, value in running.environment.items():
@@ -136,9 +132,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 @pytest.fixture
-def aws(
-    embedded: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[farcall_local.LocalAWS]:
+def aws(embedded, monkeypatch):
     """Use the local AWS emulator via the environment; terminate a test's unfinished jobs.
 
     Otherwise two sleeping jobs would occupy both processors of a small machine, and later tests
@@ -152,16 +146,14 @@ def aws(
 
 
 @pytest.fixture(scope="session")
-def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
+def embedded_kubernetes():
     with farcall_local.start(kubernetes=True) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture
-def kubernetes(
-    embedded_kubernetes: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch
-) -> farcall_local.LocalAWS:
+def kubernetes(embedded_kubernetes, monkeypatch):
     """Use a local AWS emulator with a Kubernetes emulator via the environment."""
     for name, value in embedded_kubernetes.environment.items():
         monkeypatch.setenv(name, value)
@@ -169,17 +161,17 @@ def kubernetes(
 
 
 @pytest.fixture
-def options(aws: farcall_local.LocalAWS) -> dict[str, Any]:
+def options(aws):
     """Options of small jobs without retries and with a short linger time."""
     return {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
 
 
 @pytest.fixture
-async def executor(options: dict[str, Any]) -> AsyncIterator[BatchExecutor]:
+async def executor(options):
     async with BatchExecutor(**options) as opened:
         yield opened
 
 
 @pytest.fixture
-def make_executor(options: dict[str, Any]) -> Callable[..., BatchExecutor]:
+def make_executor(options):
     return lambda **more: BatchExecutor(**{**options, **more})

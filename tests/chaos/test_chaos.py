@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +16,12 @@ SEED, TASKS, CLIENTS = 26, 36, 3
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+def record(tmp_path_factory):
     return run(SEED, TASKS, 3, tmp_path_factory.mktemp("chaos"), CLIENTS)
 
 
 @pytest.mark.path
-def test_each_task_ends_once(record: Record) -> None:
+def test_each_task_ends_once(record):
     account = Account(record)
 
     assert not account.check(), account.report()
@@ -31,7 +29,7 @@ def test_each_task_ends_once(record: Record) -> None:
     assert {blow["kind"] for blow in record.dealt} >= {"client", "container"}
 
 
-def test_each_kubernetes_task_ends_once(tmp_path: Path) -> None:
+def test_each_kubernetes_task_ends_once(tmp_path):
     record = run(SEED, TASKS, 3, tmp_path, CLIENTS, kubernetes=True)
     account = Account(record)
 
@@ -65,9 +63,7 @@ def alive_in(record: Record) -> list[int]:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_account_finds_errors(
-    record: Record, harm: Callable[[Record, dict[str, Any]], None], said: str
-) -> None:
+def test_account_finds_errors(record, harm, said):
     harmed = copy.deepcopy(record)
     alive = alive_in(record)
     ends = (line for line in record.told if line.get("end") == "value")

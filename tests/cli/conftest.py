@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
 from farcall.config.settings import Settings
-from farcall.engine.session import Session, session_for
-from farcall_local import LocalAWS
-from tests.support.commands import FARCALL, Commands
+from farcall.engine.session import session_for
+from tests.support.commands import FARCALL
 
 
 @pytest.fixture
-def farcall_command(commands: Commands) -> Callable[..., Any]:
+def farcall_command(commands):
     """Run ``farcall`` with arguments and additional environment variables."""
 
     async def run(*arguments: object, **options: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +24,7 @@ def farcall_command(commands: Commands) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def farcall(farcall_command: Callable[..., Any]) -> Callable[..., Any]:
+def farcall(farcall_command):
     """Run ``farcall``; return its exit code, stdout and stderr."""
 
     async def run(*arguments: object, **options: str) -> tuple[int, str, str]:
@@ -38,7 +35,7 @@ def farcall(farcall_command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def installed_command() -> Callable[..., Any]:
+def installed_command():
     """Run the installed command in a process, which takes half a second longer."""
 
     async def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +52,7 @@ def installed_command() -> Callable[..., Any]:
 
 
 @pytest.fixture
-async def session(aws: LocalAWS) -> AsyncIterator[Session]:
+async def session(aws):
     """A client session that submits command jobs."""
     opened = await session_for(Settings())
     yield opened

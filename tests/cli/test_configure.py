@@ -34,7 +34,7 @@ memory = "theirs"
 """
 
 
-async def test_unset_options_are_comments(farcall_command, tmp_path: Path) -> None:
+async def test_unset_options_are_comments(farcall_command, tmp_path):
     done = await farcall_command("configure", "--set", "vcpu=4", "--set", 'tags={"a": "b"}')
 
     path = tmp_path / ".config/farcall/farcall.toml"
@@ -49,7 +49,7 @@ async def test_unset_options_are_comments(farcall_command, tmp_path: Path) -> No
     assert "\n# namespace =" not in text
 
 
-async def test_update_keeps_content_and_backups(farcall_command, tmp_path: Path) -> None:
+async def test_update_keeps_content_and_backups(farcall_command, tmp_path):
     path = tmp_path / "farcall.toml"
     path.write_text(MINE)
     for value in (8, 16):
@@ -62,7 +62,7 @@ async def test_update_keeps_content_and_backups(farcall_command, tmp_path: Path)
     assert "memory = 8" in (tmp_path / "farcall.toml.bak1").read_text()
 
 
-async def test_invalid_value_writes_nothing(farcall_command, tmp_path: Path) -> None:
+async def test_invalid_value_writes_nothing(farcall_command, tmp_path):
     path = tmp_path / "farcall.toml"
     path.write_text(MINE)
 
@@ -83,7 +83,7 @@ async def test_invalid_value_writes_nothing(farcall_command, tmp_path: Path) -> 
         ("[executors.awsbatch]\nvcpu = 'x'", "vcpu is 'x'"),
     ],
 )
-def test_invalid_options_file_is_rejected(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_options_file_is_rejected(text, said, tmp_path):
     with pytest.raises(FarcallError) as caught:
         updated(text, {"memory": 8}, tmp_path / "farcall.toml")
 
@@ -91,7 +91,7 @@ def test_invalid_options_file_is_rejected(text: str, said: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("backend", ["batch", "kubernetes"])
-def test_options_have_descriptions_and_writable_defaults(backend) -> None:
+def test_options_have_descriptions_and_writable_defaults(backend):
     assert list(Settings.model_fields) == [each.name for each in describe()]
     assert all(each.text for each in describe())
     defaults = {each.name: each.default for each in describe() if each.default is not None}
@@ -103,7 +103,7 @@ def test_options_have_descriptions_and_writable_defaults(backend) -> None:
     assert values == tomlkit.parse(text)["executors"][SECTIONS[backend][1]]
 
 
-async def test_kubernetes_options_have_separate_section(farcall_command, tmp_path: Path) -> None:
+async def test_kubernetes_options_have_separate_section(farcall_command, tmp_path):
     path = tmp_path / ".config/farcall/farcall.toml"
     mount = {"type": "volume", "src": "data", "dst": "/data"}
     for assignment in ("backend=kubernetes", f"mounts={json.dumps([mount])}", "namespace=mine"):
@@ -124,7 +124,7 @@ async def test_kubernetes_options_have_separate_section(farcall_command, tmp_pat
     assert "mine" == Settings(backend="kubernetes").namespace
 
 
-async def test_invalid_answer_is_prompted_again(tmp_path: Path) -> None:
+async def test_invalid_answer_is_prompted_again(tmp_path):
     command = [FARCALL, "configure", "--file", "new.toml"]
     answers = "eu-west-1\nNo Bucket\nmy-bucket\n\n\n\n\n\n"
     shown = await asyncio.to_thread(terminal.run, command, answer=answers)

@@ -13,7 +13,7 @@ from tests.support.commands import run_installed
 
 
 @pytest.mark.slow
-def test_demo_prints_score_and_next_step() -> None:
+def test_demo_prints_score_and_next_step():
     done = run_installed("demo", "--tasks", "4")
 
     assert 0 == done.returncode, done.stderr

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -62,7 +61,7 @@ def client_policy(outputs):
 
 
 @pytest.mark.path
-async def test_documented_policies_suffice(account, farcall_command, tmp_path: Path):
+async def test_documented_policies_suffice(account, farcall_command, tmp_path):
     deployer = account.user("deployer", policy("deployer"))
     done = await farcall_command("deploy", "--yes", "--compute", "spot", **deployer)
     assert 0 == done.returncode, done.stderr

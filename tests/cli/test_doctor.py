@@ -6,7 +6,6 @@ Starts the local AWS emulator, because each check reads the account.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import boto3
 import pytest
@@ -42,13 +41,13 @@ def bad(found: dict[str, Finding]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[emulators.TestAWS]:
+def embedded():
     with emulators.start() as aws:
         yield aws
 
 
 @pytest.fixture
-def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def bucket(aws, monkeypatch):
     """Configure farcall to use a bucket with default settings; return an S3 client."""
     client = boto3.client("s3")
     client.create_bucket(Bucket=BUCKET)
@@ -57,7 +56,7 @@ def bucket(aws, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     client.delete_bucket(Bucket=BUCKET)
 
 
-async def test_emulator_passes_all_checks(installed_command, aws) -> None:
+async def test_emulator_passes_all_checks(installed_command, aws):
     before = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["KeyCount"]
 
     done = await installed_command("doctor", "--json")
@@ -72,7 +71,7 @@ async def test_emulator_passes_all_checks(installed_command, aws) -> None:
     assert before == after
 
 
-async def test_missing_resource_names_option_source(farcall_command, aws, tmp_path) -> None:
+async def test_missing_resource_names_option_source(farcall_command, aws, tmp_path):
     (tmp_path / "farcall.toml").write_text(
         '[executors.awsbatch]\nbatch_job_definition_name = "not-there"\n'
     )
@@ -92,7 +91,7 @@ async def test_missing_resource_names_option_source(farcall_command, aws, tmp_pa
     assert image.startswith(WARNING)  # jobs run in the stock image
 
 
-async def test_invalid_option_fails(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_option_fails(aws, monkeypatch):
     monkeypatch.setenv("FARCALL_VCPU", "many")
 
     found = await examine()
@@ -101,7 +100,7 @@ async def test_invalid_option_fails(aws, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "vcpu is 'many'" in found["options"].found
 
 
-async def test_public_bucket_fails(bucket) -> None:
+async def test_public_bucket_fails(bucket):
     bucket.put_bucket_policy(Bucket=BUCKET, Policy=PUBLIC)
     by_policy = await examine()
     bucket.delete_bucket_policy(Bucket=BUCKET)
@@ -125,7 +124,7 @@ def start(finding: Finding) -> tuple[str, str]:
         ({"Filter": {"Tag": {"Key": "a", "Value": "b"}}, "Expiration": {"Days": 30}}, WARNING),
     ],
 )
-async def test_lifecycle_rule_must_cover_prefix(bucket, rule, verdict) -> None:
+async def test_lifecycle_rule_must_cover_prefix(bucket, rule, verdict):
     bucket.put_bucket_lifecycle_configuration(
         Bucket=BUCKET,
         LifecycleConfiguration={"Rules": [{"ID": "r", "Status": "Enabled", **rule}]},
@@ -134,9 +133,7 @@ async def test_lifecycle_rule_must_cover_prefix(bucket, rule, verdict) -> None:
     assert verdict == (await examine())["lifecycle"].verdict
 
 
-async def test_unusable_queue_or_compute_environment_fails(
-    aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unusable_queue_or_compute_environment_fails(aws, monkeypatch):
     batch = boto3.client("batch")
     resources = {"type": "FARGATE", "maxvCpus": 1, "subnets": ["s"], "securityGroupIds": ["g"]}
     for name, state in (("serverless", "ENABLED"), ("off", "DISABLED")):
@@ -172,7 +169,7 @@ async def test_unusable_queue_or_compute_environment_fails(
     assert "vcpu=3 is not supported" in await of("serverless", "resources", **on_fargate, VCPU="3")
 
 
-async def test_image_missing_from_registry_fails(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_image_missing_from_registry_fails(aws, monkeypatch):
     uri = "123456789012.dkr.ecr.us-east-1.amazonaws.com/jobs:new"
     monkeypatch.setenv("FARCALL_IMAGE", uri)
     boto3.client("ecr").create_repository(repositoryName="jobs")
@@ -191,7 +188,7 @@ async def test_image_missing_from_registry_fails(aws, monkeypatch: pytest.Monkey
     assert not bad(await examine())
 
 
-async def test_role_without_ecs_trust_fails(aws) -> None:
+async def test_role_without_ecs_trust_fails(aws):
     client = boto3.client("iam")
     trust = json.dumps(iam.policy("trust")).replace("ecs-tasks", "ec2")
     client.update_assume_role_policy(RoleName="farcall-local-job", PolicyDocument=trust)
@@ -205,7 +202,7 @@ async def test_role_without_ecs_trust_fails(aws) -> None:
     assert "update-assume-role-policy --role-name farcall-local-job" in found["job role"].remedy
 
 
-async def test_hanging_service_fails_only_its_check(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_service_fails_only_its_check(aws, monkeypatch):
     with Proxy(aws.endpoint_url) as proxy:
         proxy.lasting["s3 *"] = "hang"
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
@@ -215,7 +212,7 @@ async def test_hanging_service_fails_only_its_check(aws, monkeypatch: pytest.Mon
     assert "no response within 5 s" in found["bucket"].found
 
 
-async def test_missing_credentials_fail(aws, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_credentials_fail(aws, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -225,7 +222,7 @@ async def test_missing_credentials_fail(aws, monkeypatch: pytest.MonkeyPatch) ->
     assert "aws configure" in found["credentials"].remedy
 
 
-async def test_denied_action_is_named(client) -> None:
+async def test_denied_action_is_named(client):
     found = await examine()
 
     assert {NOT_CHECKED} == set(bad(found).values())
@@ -238,19 +235,19 @@ async def test_denied_action_is_named(client) -> None:
 
 
 @pytest.fixture(scope="module")
-def enforced() -> Iterator[iam.Enforced]:
+def enforced():
     with emulators.start(enforce_iam=True) as aws:
         yield iam.Enforced(aws)
 
 
 @pytest.fixture
-def client(enforced: iam.Enforced, monkeypatch: pytest.MonkeyPatch) -> iam.Enforced:
+def client(enforced, monkeypatch):
     """Use the credentials of a user with the documented policy; IAM is enforced."""
     enforced.use(monkeypatch)
     return enforced
 
 
-async def test_invalid_credentials_fail(client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_credentials_fail(client, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
 
     found = await examine()

@@ -26,7 +26,7 @@ def halve_it(number: int) -> float:
     return number / 2
 
 
-async def test_failed_map_is_found_and_retried(farcall_command) -> None:
+async def test_failed_map_is_found_and_retried(farcall_command):
     async with BatchExecutor(**SMALL) as executor:
         found = await asyncio.gather(
             *(executor.task(halve_it)(number) for number in range(4)), return_exceptions=True

@@ -103,7 +103,7 @@ async def test_job_without_exit_code_returns_1(launch, batch, aws):
     assert "the lab needs the queue" in ended.stderr
 
 
-async def test_ctrl_c_cancels_all_nodes(batch, tmp_path, aws) -> None:
+async def test_ctrl_c_cancels_all_nodes(batch, tmp_path, aws):
     both = tmp_path / "both"
     text = f"touch {both}$AWS_BATCH_JOB_NODE_INDEX; echo it begins; sleep 600"
     running = await asyncio.create_subprocess_exec(

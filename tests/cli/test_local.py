@@ -10,12 +10,11 @@ import pty
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.support.commands import FARCALL, run_installed
 
 
-def test_script_runs_on_local_emulator(tmp_path: Path) -> None:
+def test_script_runs_on_local_emulator(tmp_path):
     script = tmp_path / "workflow.py"
     script.write_text(
         "import asyncio, farcall\n"
@@ -36,7 +35,7 @@ def test_script_runs_on_local_emulator(tmp_path: Path) -> None:
     assert 3 == done.returncode
 
 
-def test_terminal_output_explains_the_exports() -> None:
+def test_terminal_output_explains_the_exports():
     ours, its = pty.openpty()
     command = [FARCALL, "local"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=its, stderr=its) as process:

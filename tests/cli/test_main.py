@@ -14,7 +14,7 @@ import farcall
 from tests.support.commands import run_installed
 
 
-def test_version_and_help_are_printed() -> None:
+def test_version_and_help_are_printed():
     assert f"farcall, version {farcall.__version__}\n" == run_installed("--version").stdout
     told = run_installed("--help").stdout
     for command in ("local", "demo", "wait", "result", "recover"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import py_compile
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -27,14 +26,14 @@ def twice(x: int):
 
 
 @pytest.fixture(autouse=True)
-def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _work(aws, tmp_path, monkeypatch):
     (tmp_path / "work.py").write_text(WORK)
     # Compile the module once: a process that compiles it shares other equal strings than a
     # process that loads the cached bytecode, so their pickles would differ.
     py_compile.compile(str(tmp_path / "work.py"), doraise=True)
 
 
-async def test_dry_run_shows_exact_requests(farcall_command, installed_command, aws) -> None:
+async def test_dry_run_shows_exact_requests(farcall_command, installed_command, aws):
     extra = 'job_definition_extra={"tags": {"of": "plan"}}'
     words = ["--memory", "1", "-o", extra, "work:twice", 4]
     with Proxy(aws.endpoint_url) as proxy:
@@ -81,9 +80,7 @@ async def test_resource_options_are_in_requests(farcall_command):
 
 
 @pytest.mark.slow
-async def test_dry_run_lists_packages_without_upload(
-    installed_command, aws, index, tmp_path: Path
-) -> None:
+async def test_dry_run_lists_packages_without_upload(installed_command, aws, index, tmp_path):
     index.add("wanted", requires=["needed"])
     index.add("needed", "3.0")
     (tmp_path / "work.py").write_text("def nothing():\n    pass\n")

@@ -10,7 +10,6 @@ import json
 import pickle
 import signal
 import subprocess
-from pathlib import Path
 
 import boto3
 import pytest
@@ -44,14 +43,14 @@ def task(x: int):
 
 
 @pytest.fixture(autouse=True)
-def _work(aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _work(aws, tmp_path, monkeypatch):
     (tmp_path / "work.py").write_text(WORK)
     for name, value in {"VCPU": 1, "MEMORY": 1, "RETRY_ATTEMPTS": 1, "LINGER_S": 0.02}.items():
         monkeypatch.setenv(f"FARCALL_{name}", str(value))
 
 
 @pytest.mark.core
-async def test_output_is_shown_before_result(farcall_command) -> None:
+async def test_output_is_shown_before_result(farcall_command):
     done = await farcall_command("run", "work:add", 40, "--note", "[1]")
 
     assert 0 == done.returncode, done.stderr
@@ -63,7 +62,7 @@ async def test_output_is_shown_before_result(farcall_command) -> None:
     assert any(line.startswith("job ") for line in told)
 
 
-async def test_json_result_is_alone_on_stdout(farcall_command) -> None:
+async def test_json_result_is_alone_on_stdout(farcall_command):
     done = await farcall_command("run", "--json", "work.py:add", "40", "--y=-3")
 
     assert {"sum": 37, "note": ""} == json.loads(done.stdout)
@@ -71,7 +70,7 @@ async def test_json_result_is_alone_on_stdout(farcall_command) -> None:
 
 
 @pytest.mark.core
-async def test_failure_shows_remote_traceback(farcall_command) -> None:
+async def test_failure_shows_remote_traceback(farcall_command):
     done = await farcall_command("run", "work:add", "1", "--fail")
 
     assert 1 == done.returncode
@@ -79,7 +78,7 @@ async def test_failure_shows_remote_traceback(farcall_command) -> None:
     assert "while it is imported\nto stdout\n" == done.stdout
 
 
-async def test_output_saves_pickle_and_deletes_object(farcall_command, tmp_path: Path) -> None:
+async def test_output_saves_pickle_and_deletes_object(farcall_command, tmp_path):
     done = await farcall_command(
         "run",
         "--workflow",
@@ -99,7 +98,7 @@ async def test_output_saves_pickle_and_deletes_object(farcall_command, tmp_path:
     assert not [o["Key"] for o in left.get("Contents", []) if "/outcomes/" in o["Key"]]
 
 
-async def test_detach_prints_only_job_id(farcall_command) -> None:
+async def test_detach_prints_only_job_id(farcall_command):
     left = await farcall_command("run", "--detach", "work:add", "5")
     job_id = left.stdout.strip()
     assert f"{job_id}\n" == left.stdout, left.stderr
@@ -111,7 +110,7 @@ async def test_detach_prints_only_job_id(farcall_command) -> None:
     assert "{'sum': 7, 'note': ''}\n" == done.stdout
 
 
-async def test_ctrl_c_cancels_job() -> None:
+async def test_ctrl_c_cancels_job():
     running = await asyncio.create_subprocess_exec(
         FARCALL,
         "run",
@@ -132,9 +131,7 @@ async def test_ctrl_c_cancels_job() -> None:
     assert job["isTerminated"]
 
 
-async def test_function_help_has_docstring_and_parameters(
-    farcall_command,
-) -> None:
+async def test_function_help_has_docstring_and_parameters(farcall_command):
     done = await farcall_command("run", "work:add", "--help")
 
     assert 0 == done.returncode, done.stderr

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -101,7 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
+def _test_module_travels(request):
     """Make Covalent pickle a test module by value, because the job cannot import tests."""
     cloudpickle.register_pickle_by_value(request.module)
     yield
@@ -109,7 +108,7 @@ def _test_module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _covalent_environment(monkeypatch):
     """Give a test's child processes the same Covalent configuration as this process."""
     assert _COVALENT is not None
     for name in os.environ:
@@ -120,7 +119,7 @@ def _covalent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[farcall_local.LocalAWS]:
+def embedded():
     """The local AWS emulator that the server uses, with processors for several jobs."""
     with farcall_local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
@@ -128,7 +127,7 @@ def embedded() -> Iterator[farcall_local.LocalAWS]:
 
 
 @pytest.fixture(scope="session")
-def server(embedded: farcall_local.LocalAWS) -> Iterator[CovalentServer]:
+def server(embedded):
     """The shared server to which Covalent in this process is bound."""
     assert _COVALENT is not None
     # The server has the port that the import has written to the configuration.
@@ -141,7 +140,7 @@ def server(embedded: farcall_local.LocalAWS) -> Iterator[CovalentServer]:
 
 
 @pytest.fixture
-def batch(embedded: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def batch(embedded, monkeypatch):
     """Make an executor for small jobs of the shared server: ``batch(**options)``."""
     import covalent
 
@@ -152,7 +151,7 @@ def batch(embedded: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Callable[..., list[str]]:
+def jobs(tmp_path):
     """Wait until tasks run; return the IDs of their jobs: ``jobs(*numbers)``.
 
     Each task writes its job's ID to the file ``job-NUMBER`` at once.
@@ -175,7 +174,7 @@ class NewServer(Protocol):
 
 
 @pytest.fixture
-def new_server(tmp_path: Path) -> Iterator[NewServer]:
+def new_server(tmp_path):
     """Return a function that starts servers with separate homes, which tests may kill."""
     started: list[CovalentServer] = []
 
@@ -213,7 +212,7 @@ class Wait(Protocol):
 
 
 @pytest.fixture
-def dispatch(request: pytest.FixtureRequest) -> Dispatch:
+def dispatch(request):
     import covalent
 
     def start(
@@ -226,7 +225,7 @@ def dispatch(request: pytest.FixtureRequest) -> Dispatch:
 
 
 @pytest.fixture
-def status() -> Callable[..., str]:
+def status():
     """Return a dispatch's status: ``status(dispatch_id, server=None)``."""
     import covalent
 
@@ -239,7 +238,7 @@ def status() -> Callable[..., str]:
 
 
 @pytest.fixture
-def wait(request: pytest.FixtureRequest, status: Callable[..., str]) -> Wait:
+def wait(request, status):
     import covalent
 
     def until_ended(
@@ -261,13 +260,13 @@ def wait(request: pytest.FixtureRequest, status: Callable[..., str]) -> Wait:
 
 
 @pytest.fixture
-def run(dispatch: Dispatch, wait: Wait) -> Callable[..., Any]:
+def run(dispatch, wait):
     """Dispatch to the shared server and wait: ``run(lattice, *args, **kwargs)``."""
     return lambda lattice, *args, **kwargs: wait(dispatch(lattice, *args, **kwargs))
 
 
 @pytest.fixture
-def packing() -> Iterator[None]:
+def packing():
     """Build lattices as with COVALENT_ENABLE_TASK_PACKING, which is read on import."""
     lattices = sys.modules["covalent._workflow.lattice"]
     read, answers = lattices.get_config, {"sdk.task_packing": "true"}
@@ -288,7 +287,7 @@ class Node(NamedTuple):
 
 
 @pytest.fixture
-def node() -> Callable[[Any, int], Node]:
+def node():
     """Read one electron of a result object: ``node(result, node_id)``."""
 
     def read(result: Any, node_id: int) -> Node:

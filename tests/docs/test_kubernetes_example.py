@@ -55,9 +55,7 @@ def _fill(folder: Path, aws: farcall_local.LocalAWS) -> None:
 
 
 @pytest.mark.slow
-def test_complete_example_runs(
-    kubernetes: farcall_local.LocalAWS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_complete_example_runs(kubernetes, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "docs" / "kubernetes", tmp_path / "docs" / "kubernetes")
     _fill(tmp_path / "docs" / "kubernetes", kubernetes)
     (tmp_path / "cluster.py").write_text(_script().code)

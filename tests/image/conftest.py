@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -80,35 +79,35 @@ def _docker(*arguments: str, stdin: str | bytes = b"") -> str:
 
 
 @pytest.fixture(scope="session")
-def docker() -> Docker:
+def docker():
     return _docker
 
 
 @pytest.fixture(scope="session")
-def try_docker() -> TryDocker:
+def try_docker():
     return _try_docker
 
 
 @pytest.fixture(scope="session")
-def image(_engine: str) -> str:
+def image(_engine):
     """The image built from the Dockerfile."""
     return _IMAGE
 
 
 @pytest.fixture(scope="session")
-def base_image(_engine: str) -> str:
+def base_image(_engine):
     """The base image of the image."""
     return _BASE_IMAGE
 
 
 @pytest.fixture(scope="session")
-def run_label(_engine: str) -> str:
+def run_label(_engine):
     """The label and its value, for networks and volumes that a test creates."""
     return f"{RUN_LABEL}={_engine}"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _engine() -> Iterator[str]:
+def _engine():
     """The run's name; the teardown checks that no containers are left."""
     labels = json.loads(_docker("image", "inspect", _IMAGE))[0]["Config"]["Labels"]
     run = labels.get(RUN_LABEL)

@@ -6,22 +6,19 @@ Starts containers of the base image, because networks, mounts, devices and limit
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from farcall import (
-    BatchExecutor,
     BindMount,
     Device,
     Nodes,
     Ulimit,
 )
-from tests.local.account import Account
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared(tmp_path):
     """A folder that every user may write."""
     tmp_path.chmod(0o777)
     return tmp_path
@@ -32,9 +29,7 @@ def shell(script: str) -> list[str]:
 
 
 @pytest.mark.path
-async def test_two_nodes_communicate(
-    executor: BatchExecutor, base_image: str, batch: Account, shared: Path
-) -> None:
+async def test_two_nodes_communicate(executor, base_image, batch, shared):
     """The other node connects to the main node's address; each node has its own log."""
     port = "/shared/port"
     serve = (
@@ -96,9 +91,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("nodes", [2])
-async def test_container_has_requested_properties(
-    executor: BatchExecutor, base_image: str, batch: Account, tmp_path: Path, nodes: int
-) -> None:
+async def test_container_has_requested_properties(executor, base_image, batch, tmp_path, nodes):
     """The properties are shared memory, limits, folders, devices and the user."""
     given, taken = tmp_path / "given", tmp_path / "taken"
     for folder in (given, taken):

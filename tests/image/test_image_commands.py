@@ -16,16 +16,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from farcall import BatchExecutor
 from farcall.config.settings import read
 from farcall_local import names
-from tests.emulators import TestAWS
-from tests.image.conftest import Docker
 from tests.support.own_wheel import ENVIRONMENT, build_own
 from tests.support.patience import until
 
@@ -46,7 +43,7 @@ Farcall = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry(tmp_path_factory):
     """Host and port of a registry that requires a password."""
     program = shutil.which("docker-registry")
     if program is None:
@@ -102,7 +99,7 @@ def manifest(uri: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """A folder into which farcall's wheel is installed."""
     wheel, _ = build_own(tmp_path_factory.mktemp("built"))
     folder = tmp_path_factory.mktemp("installed")
@@ -112,9 +109,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(
-    aws: TestAWS, installed: Path, registry: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Farcall]:
+def run(aws, installed, registry, monkeypatch):
     """Run the installed farcall; ECR returns the registry's password."""
     monkeypatch.delenv("FARCALL_IMAGE")
     aws.set_registry(registry)
@@ -133,14 +128,8 @@ def run(
 
 
 async def test_built_and_pushed_image_runs_jobs(
-    run: Farcall,
-    registry: str,
-    base_image: str,
-    run_label: str,
-    docker: Docker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run, registry, base_image, run_label, docker, tmp_path, monkeypatch
+):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "requirements.txt").write_text("iniconfig>=2  # small, and needs nothing\n")
     tag = f"farcall-built:{run_label.rpartition('=')[2]}"

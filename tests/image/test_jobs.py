@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 import pytest
 
-import farcall_local
 from farcall import (
     BatchExecutor,
     JobCancelledError,
@@ -25,16 +24,13 @@ from farcall import (
 from farcall.engine.fetcher import Usage
 from farcall_runtime.contract import ExitCode
 from tests.image.cloud import through
-from tests.local.account import Account
 from tests.support.proxy import Proxy
 
 Make = Callable[..., BatchExecutor]
 
 
 @pytest.mark.path
-async def test_result_output_and_usage_are_returned(
-    executor: BatchExecutor, batch: Account, aws: farcall_local.LocalAWS
-) -> None:
+async def test_result_output_and_usage_are_returned(executor, batch, aws):
     def work(size: int) -> int:
         held = b"x" * size
         print("to stdout", flush=True)
@@ -58,7 +54,7 @@ async def test_result_output_and_usage_are_returned(
     assert {"to stderr", "to stdout"} < set(written)
 
 
-async def test_oom_names_peak_and_limit(executor: BatchExecutor) -> None:
+async def test_oom_names_peak_and_limit(executor):
     def work() -> None:
         print("before", flush=True)
         held = []
@@ -73,7 +69,7 @@ async def test_oom_names_peak_and_limit(executor: BatchExecutor) -> None:
     assert "memory" in str(caught.value)
 
 
-async def test_orphaned_processes_are_reaped(executor: BatchExecutor) -> None:
+async def test_orphaned_processes_are_reaped(executor):
     """Zombies are reaped while the task runs, and living processes do not block the job."""
 
     def work() -> tuple[int, int]:
@@ -107,7 +103,7 @@ async def test_orphaned_processes_are_reaped(executor: BatchExecutor) -> None:
 
 
 @pytest.mark.parametrize("init", [False, True])
-async def test_read_only_image_is_supported(make_executor: Make, *, init: bool) -> None:
+async def test_read_only_image_is_supported(make_executor, *, init):
     def work() -> tuple[int, int]:
         return os.getuid(), os.getppid()
 
@@ -120,9 +116,7 @@ async def test_read_only_image_is_supported(make_executor: Make, *, init: bool) 
 
 
 @pytest.mark.parametrize("init", [False, True])
-async def test_cancelled_function_cleans_up(
-    make_executor: Make, batch: Account, *, init: bool
-) -> None:
+async def test_cancelled_function_cleans_up(make_executor, batch, *, init):
     def work() -> None:
         try:
             print("working", flush=True)
@@ -145,9 +139,7 @@ async def test_cancelled_function_cleans_up(
     assert detail["statusReason"] == "farcall: enough"
 
 
-async def test_expired_credentials_are_renewed(
-    make_executor: Make, aws: farcall_local.LocalAWS, proxy: Proxy
-) -> None:
+async def test_expired_credentials_are_renewed(make_executor, aws, proxy):
     """Output is uploaded with different keys, and no upload is denied."""
     aws.configure(credential_lifetime_s=2)
 
@@ -206,9 +198,7 @@ async def overrun(executor: BatchExecutor) -> tuple[str, JobTimeoutError]:
 
 
 @pytest.mark.slow  # Batch's shortest timeout is 60 s
-async def test_container_exits_before_batch_timeout(
-    make_executor: Make, proxy: Proxy, batch: Account
-) -> None:
+async def test_container_exits_before_batch_timeout(make_executor, proxy, batch):
     """Both containers exit by themselves before Batch's time limit of 60 s.
 
     One has lost its network, and the other's function ignores the time limit.

@@ -6,8 +6,6 @@ requests use the credentials endpoint there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from farcall import BatchExecutor
@@ -16,15 +14,13 @@ from tests.support.iam import Enforced
 
 
 @pytest.fixture(scope="module")
-def enforced(image: str) -> Iterator[Enforced]:
+def enforced(image):
     with emulators.start(cpus=4, docker=True, enforce_iam=True) as aws:
         yield Enforced(aws)
 
 
 @pytest.fixture
-def executor(
-    enforced: Enforced, image: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[BatchExecutor]:
+def executor(enforced, image, monkeypatch):
     """An executor with the credentials of the client's user."""
     enforced.use(monkeypatch)
     yield BatchExecutor(vcpu=1, memory=0.5, retry_attempts=1, linger_s=0.02, image=image)
@@ -32,7 +28,7 @@ def executor(
 
 
 @pytest.mark.path
-async def test_job_runs_with_documented_policies(executor: BatchExecutor) -> None:
+async def test_job_runs_with_documented_policies(executor):
     def work(number: int) -> int:
         print(number)
         return number * number

@@ -7,8 +7,6 @@ bucket.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +16,19 @@ from tests.support.iam import Enforced
 
 
 @pytest.fixture(scope="module")
-def enforced(base_image: str) -> Iterator[Enforced]:
+def enforced(base_image):
     with emulators.start(cpus=4, docker=True, enforce_iam=True) as aws:
         aws.configure(stream_s=0.1)
         yield Enforced(aws)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
-def stock(
-    enforced: Enforced, base_image: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dict[str, object]]:
+def stock(enforced, base_image, cache, monkeypatch):
     """Options of jobs in the base image; sets the credentials of the client's user."""
     enforced.use(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
@@ -48,7 +44,7 @@ def stock(
 
 
 @pytest.mark.path
-async def test_stock_image_runs_calls_and_maps(stock: dict[str, object]) -> None:
+async def test_stock_image_runs_calls_and_maps(stock):
     def work(number: int) -> tuple[int, int, str]:
         import os
 

@@ -6,27 +6,23 @@ Starts containers on one docker network, because the worker connects to the main
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, BindMount, DeviceMount, Resource, Role
 
-import farcall_local
-
 SMALL = Resource(cpu=1, gpu=0, memMB=128)
 
 
 @pytest.fixture
-def runner(aws: farcall_local.LocalAWS) -> Iterator[Runner]:
+def runner(aws):
     """TorchX's Runner, which finds the scheduler by itself."""
     with get_runner() as opened:
         yield opened
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared(tmp_path):
     """A folder that every user may write."""
     tmp_path.chmod(0o777)
     return tmp_path
@@ -50,7 +46,7 @@ def lines(runner: Runner, handle: str, role: str, replica: int = 0) -> list[str]
 
 
 @pytest.mark.path
-def test_two_roles_run_on_two_nodes(runner: Runner, base_image: str, shared: Path) -> None:
+def test_two_roles_run_on_two_nodes(runner, base_image, shared):
     """The worker connects with the macro's address, and has a mount, a device and /dev/shm."""
     port = "/shared/port"
     serve = (

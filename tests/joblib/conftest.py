@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import joblib
 import pytest
 
@@ -14,20 +10,20 @@ from farcall.client.loop_thread import close_shared
 
 
 @pytest.fixture(autouse=True)
-def _own_sessions() -> Iterator[None]:
+def _own_sessions():
     """Close shared sessions after each test, because the environment differs."""
     yield
     close_shared()
 
 
 @pytest.fixture
-def on_batch(options: dict[str, Any]) -> Callable[..., joblib.parallel_config]:
+def on_batch(options):
     """Return a context manager whose ``Parallel`` calls run on Batch."""
     return lambda **more: joblib.parallel_config(backend="farcall", **{**options, **more})
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
+def gate(tmp_path):
     """A file that calls wait for; it is always created in the teardown."""
     file = tmp_path / "gate"
     yield file

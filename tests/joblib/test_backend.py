@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -19,7 +18,6 @@ from farcall import BatchPoolExecutor, SettingsError
 from tests.support import jobs
 from tests.support.patience import until
 from tests.support.tasks import wait_for
-from tests.support.wheels import Index
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -55,7 +53,7 @@ def version_of(name: str) -> str:
     return metadata.version(name)
 
 
-def test_packages_are_synced(on_batch: OnBatch, index: Index) -> None:
+def test_packages_are_synced(on_batch, index):
     index.add("travelled")
     with on_batch(packages=["travelled"]):
         found = Parallel()(delayed(version_of)("travelled") for _ in range(3))
@@ -66,7 +64,7 @@ def test_packages_are_synced(on_batch: OnBatch, index: Index) -> None:
 
 
 @pytest.mark.slow  # 200 fits
-def test_grid_search_equals_local_search(on_batch: OnBatch) -> None:
+def test_grid_search_equals_local_search(on_batch):
     from sklearn.model_selection import GridSearchCV
     from sklearn.svm import SVC
 
@@ -88,7 +86,7 @@ def test_grid_search_equals_local_search(on_batch: OnBatch) -> None:
     )
 
 
-def test_forest_fits_on_batch(on_batch: OnBatch) -> None:
+def test_forest_fits_on_batch(on_batch):
     from sklearn.ensemble import RandomForestClassifier
 
     forest = RandomForestClassifier(n_estimators=8, random_state=1)
@@ -105,7 +103,7 @@ def test_forest_fits_on_batch(on_batch: OnBatch) -> None:
 # --- where calls run --------------------------------------------------------------------------
 
 
-def test_calls_run_on_batch_by_default(on_batch: OnBatch) -> None:
+def test_calls_run_on_batch_by_default(on_batch):
     with on_batch():
         found = Parallel()(delayed(where)(number) for number in range(2))
 
@@ -114,16 +112,14 @@ def test_calls_run_on_batch_by_default(on_batch: OnBatch) -> None:
     assert os.getpid() not in {pid for _, pid in found}
 
 
-def test_single_job_runs_locally(on_batch: OnBatch) -> None:
+def test_single_job_runs_locally(on_batch):
     with on_batch():
         found = Parallel(n_jobs=1)(delayed(where)(number) for number in range(3))
 
     assert [(number, os.getpid()) for number in range(3)] == found
 
 
-def test_each_chunk_runs_in_one_process(
-    options: dict[str, Any],
-) -> None:
+def test_each_chunk_runs_in_one_process(options):
     parallel = Parallel(backend="farcall", chunksize=3, **options)
     found = parallel(delayed(where)(number) for number in range(5))
 
@@ -131,7 +127,7 @@ def test_each_chunk_runs_in_one_process(
     assert processes(found) == 2
 
 
-def test_n_jobs_limits_submitted_jobs(on_batch: OnBatch, tmp_path: Path, gate: Path) -> None:
+def test_n_jobs_limits_submitted_jobs(on_batch, tmp_path, gate):
     def only_two(number: int) -> int:
         (tmp_path / f"began-{number}").touch()
         return wait_for(gate, number)
@@ -149,7 +145,7 @@ def test_n_jobs_limits_submitted_jobs(on_batch: OnBatch, tmp_path: Path, gate: P
 
 
 @pytest.mark.parametrize("vcpu", [1, 2])
-def test_nested_parallel_uses_threads(on_batch: OnBatch, vcpu: int) -> None:
+def test_nested_parallel_uses_threads(on_batch, vcpu):
     def inside() -> tuple[int, set[int]]:
         found = Parallel()(delayed(where)(number) for number in range(3))
         return joblib.effective_n_jobs(None), {pid for _, pid in found} - {os.getpid()}
@@ -162,7 +158,7 @@ def test_nested_parallel_uses_threads(on_batch: OnBatch, vcpu: int) -> None:
 
 
 @pytest.mark.core
-def test_first_failure_cancels_other_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
+def test_first_failure_cancels_other_jobs(on_batch, tmp_path):
     began = tmp_path / "began"
 
     def fail_or_wait(number: int) -> None:
@@ -180,7 +176,7 @@ def test_first_failure_cancels_other_jobs(on_batch: OnBatch, tmp_path: Path) -> 
     until(lambda: jobs.states("fail_or_wait") == {"FAILED"})
 
 
-def test_timeout_cancels_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
+def test_timeout_cancels_jobs(on_batch, tmp_path):
     def too_long() -> None:
         wait_for(tmp_path / "never")
 
@@ -190,7 +186,7 @@ def test_timeout_cancels_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
     until(lambda: jobs.states("too_long") <= {"FAILED"})
 
 
-def test_closed_generator_cancels_jobs(on_batch: OnBatch, tmp_path: Path) -> None:
+def test_closed_generator_cancels_jobs(on_batch, tmp_path):
     def begin_and_wait() -> None:
         (tmp_path / "began").touch()
         wait_for(tmp_path / "never")
@@ -204,14 +200,14 @@ def test_closed_generator_cancels_jobs(on_batch: OnBatch, tmp_path: Path) -> Non
     until(lambda: jobs.states("begin_and_wait") == {"FAILED"})
 
 
-def test_parallel_is_reusable_after_failure(on_batch: OnBatch) -> None:
+def test_parallel_is_reusable_after_failure(on_batch):
     with on_batch(), Parallel() as parallel:
         with pytest.raises(ZeroDivisionError):
             parallel([delayed(divmod)(7, 0)])
         assert parallel([delayed(divmod)(7, 2)]) == [(3, 1)]
 
 
-def test_generator_yields_finished_results(on_batch: OnBatch, gate: Path) -> None:
+def test_generator_yields_finished_results(on_batch, gate):
     with on_batch():
         two = [delayed(wait_for)(gate, "late"), delayed(str)("early")]
         found = Parallel(return_as="generator_unordered")(two)
@@ -220,13 +216,13 @@ def test_generator_yields_finished_results(on_batch: OnBatch, gate: Path) -> Non
         assert list(found) == ["late"]
 
 
-def test_parallel_calls_can_be_nested_locally(on_batch: OnBatch) -> None:
+def test_parallel_calls_can_be_nested_locally(on_batch):
     with on_batch():
         found = Parallel(return_as="generator")(delayed(abs)(number) for number in (-1, -2))
         assert [Parallel()([delayed(abs)(-10 * value)]) for value in found] == [[10], [20]]
 
 
-def test_arguments_may_wait_for_other_calls(on_batch: OnBatch, options: dict[str, Any]) -> None:
+def test_arguments_may_wait_for_other_calls(on_batch, options):
     """joblib reads further calls in its callbacks."""
     with BatchPoolExecutor(**options) as pool, on_batch(n_jobs=2):
         given = ["first", pool.submit]
@@ -234,7 +230,7 @@ def test_arguments_may_wait_for_other_calls(on_batch: OnBatch, options: dict[str
         assert Parallel(pre_dispatch=1)(calls) == ["first", "2"]
 
 
-def test_no_calls_return_empty_list(on_batch: OnBatch) -> None:
+def test_no_calls_return_empty_list(on_batch):
     with on_batch():
         assert Parallel()([]) == []
 
@@ -242,7 +238,7 @@ def test_no_calls_return_empty_list(on_batch: OnBatch) -> None:
 # --- options ----------------------------------------------------------------------------------
 
 
-def test_unknown_option_is_named() -> None:
+def test_unknown_option_is_named():
     with pytest.raises(SettingsError, match="vpcu"):
         joblib.parallel_config(backend="farcall", vpcu=2)
     with pytest.raises(SettingsError, match="vpcu"):
@@ -250,22 +246,22 @@ def test_unknown_option_is_named() -> None:
 
 
 @pytest.mark.parametrize("chunksize", [0, -1, True, 2.5, "4"])
-def test_invalid_chunksize_is_rejected(chunksize: object) -> None:
+def test_invalid_chunksize_is_rejected(chunksize):
     with pytest.raises(SettingsError, match="chunksize is .*at least 1"):
         joblib.parallel_config(backend="farcall", chunksize=chunksize)
 
 
-def test_several_nodes_are_rejected() -> None:
+def test_several_nodes_are_rejected():
     with pytest.raises(SettingsError, match="nodes is 2; use 1 with joblib"):
         joblib.parallel_config(backend="farcall", nodes=2)
 
 
-def test_zero_jobs_are_rejected(on_batch: OnBatch) -> None:
+def test_zero_jobs_are_rejected(on_batch):
     with on_batch(), pytest.raises(ValueError, match="n_jobs is 0"):
         Parallel(n_jobs=0)([delayed(abs)(1)])
 
 
-def test_missing_joblib_names_install_command() -> None:
+def test_missing_joblib_names_install_command():
     code = "import sys; sys.modules['joblib'] = None; import farcall.joblib"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False

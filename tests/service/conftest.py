@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import farcall_local
-from farcall import BatchExecutor
 from tests.service.attempt import LATE, Attempt
 from tests.service.operations import Meeting
 from tests.support.proxy import Proxy
 
 
 @pytest.fixture
-def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
+def proxy(aws):
     with Proxy(aws.endpoint_url) as running:
         yield running
 
 
 @pytest.fixture
-def attempt(aws: farcall_local.LocalAWS, proxy: Proxy) -> Iterator[Callable[..., Attempt]]:
+def attempt(aws, proxy):
     """Create an `Attempt`; its process is killed when the test ends."""
     with contextlib.ExitStack() as stack:
 
@@ -53,12 +51,10 @@ class Late:
 
 
 @pytest.fixture
-def late(attempt: Callable[..., Attempt], tmp_path: Path) -> Late:
+def late(attempt, tmp_path):
     return Late(attempt, tmp_path / "late")
 
 
 @pytest.fixture
-def meeting(
-    aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> Meeting:
+def meeting(aws, make_executor, tmp_path):
     return Meeting(aws, make_executor, tmp_path)

@@ -9,16 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from farcall import BatchExecutor
-
 sys.path.append(str(Path(__file__).parent))
 
 from project import models
 
 
-async def test_function_of_own_package_runs(
-    executor: BatchExecutor,
-) -> None:
+async def test_function_of_own_package_runs(executor):
     job = await executor.submit(models.scale, 7)
 
     point = await job.result()
@@ -27,9 +23,7 @@ async def test_function_of_own_package_runs(
     assert type(point) is models.Point
 
 
-async def test_keywords_named_like_options_are_passed(
-    executor: BatchExecutor,
-) -> None:
+async def test_keywords_named_like_options_are_passed(executor):
     def work(vcpu: int, *, memory: int, self: int, function: int) -> tuple[int, ...]:
         return vcpu, memory, self, function
 

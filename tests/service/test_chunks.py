@@ -13,13 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import farcall
-from farcall import BatchExecutor, CallResult, ChildKilledError
+from farcall import CallResult, ChildKilledError
 
 
 async def every(sweep: farcall.Sweep[Any]) -> list[CallResult[Any]]:
@@ -38,7 +37,7 @@ class Loud:
         return print, ("unpickled",)
 
 
-async def test_calls_have_own_output_and_time(executor: BatchExecutor) -> None:
+async def test_calls_have_own_output_and_time(executor):
     def work(x: int, _loud: object) -> int:
         print("out", x)  # stays in Python's buffer
         print("err", x, file=sys.stderr)
@@ -78,9 +77,7 @@ def segfault() -> None:
     ],
     ids=["segfault", "exit", "kill"],
 )
-async def test_crash_keeps_earlier_call_results(
-    executor: BatchExecutor, end: Callable[[], None], how: str
-) -> None:
+async def test_crash_keeps_earlier_call_results(executor, end, how):
     def work(x: int) -> bytes:
         print("call", x, flush=True)
         if x == 2:

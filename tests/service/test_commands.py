@@ -6,12 +6,10 @@ Starts the local AWS emulator, because exit codes, output and termination come f
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import pytest
 
 from farcall import (
-    BatchExecutor,
     JobStatus,
     Nodes,
     UnknownError,
@@ -25,7 +23,7 @@ def sh(script: str) -> list[str]:
     return ["sh", "-c", script]
 
 
-async def test_command_has_environment_variables(executor: BatchExecutor) -> None:
+async def test_command_has_environment_variables(executor):
     job = await executor.command(IMAGE, sh('test "$A$B" = 12'), env={"A": "1", "B": "2"})
 
     result = await job.wait()
@@ -42,7 +40,7 @@ async def test_command_has_environment_variables(executor: BatchExecutor) -> Non
     assert await job.nodes() == [detail]
 
 
-async def test_node_output_is_followed(executor: BatchExecutor, tmp_path: Path) -> None:
+async def test_node_output_is_followed(executor, tmp_path):
     go, last = tmp_path / "go", tmp_path / "last"
     wait = "until [ -e {} ]; do sleep 0.02; done"
     script = f"echo one $AWS_BATCH_JOB_NODE_INDEX; {wait.format(go)}; echo two; sleep 600"

@@ -20,7 +20,7 @@ import logging
 import os
 import sys
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,14 @@ def _of_cpython(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def many_processors() -> Iterator[farcall_local.LocalAWS]:
+def many_processors():
     """A local AWS emulator on which sleeping calls run at the same time."""
     with farcall_local.start(cpus=8) as aws:
         yield aws
 
 
 @pytest.fixture(autouse=True)
-def _on_it(many_processors: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_it(many_processors, monkeypatch):
     """Configure pools, including pools in the tests' own scripts, via the environment."""
     options = {"VCPU": "1", "MEMORY": "1", "RETRY_ATTEMPTS": "1", "LINGER_S": "0.02"}
     for name, value in many_processors.environment.items():
@@ -94,7 +94,7 @@ def _on_it(many_processors: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _modules_travel() -> Iterator[None]:
+def _modules_travel():
     """Pickle the test modules by value, because a job's interpreter may lack them.
 
     They must not stay loaded for other modules' tests, whose jobs would get these files.
@@ -110,7 +110,7 @@ def _modules_travel() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _open_loop() -> Iterator[None]:
+def _open_loop():
     """Keep the loop and its clients between the tests' pools."""
 
     async def nothing() -> None: ...
@@ -122,7 +122,7 @@ def _open_loop() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _little_garbage() -> Iterator[None]:
+def _little_garbage():
     """Exclude loaded modules from garbage collection, which the tests call often."""
     gc.collect()
     gc.freeze()
@@ -217,7 +217,7 @@ for _module in _modules:
         _module.Future = BatchFuture
 
 
-def test_all_expected_tests_exist() -> None:
+def test_all_expected_tests_exist():
     cases = (TestExecutor, TestChunks, TestWait, TestAsCompleted, TestShutdown, TestFuture)
     names = {name for case in cases for name in unittest.TestLoader().getTestCaseNames(case)}
     assert LEFT_OUT.keys() <= names

@@ -6,13 +6,12 @@ requests of a live session.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor, ServiceError
+from farcall import ServiceError
 from farcall.engine.session import session_for
 from tests.support import signing
 from tests.support.patience import until_async
@@ -45,9 +44,7 @@ class Login:
 
 
 @pytest.fixture
-def login(
-    aws: farcall_local.LocalAWS, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Login:
+def login(aws, proxy, tmp_path, monkeypatch):
     file = tmp_path / "keys"
     login = Login(aws, proxy, file)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
@@ -56,9 +53,7 @@ def login(
     return login
 
 
-async def test_renewed_credentials_file_is_reloaded(
-    login: Login, proxy: Proxy, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
+async def test_renewed_credentials_file_is_reloaded(login, proxy, make_executor, tmp_path):
     go = tmp_path / "go"
     async with make_executor(endpoint_url=proxy.url) as executor:
         job = await executor.submit(wait_for, str(go), 7)
@@ -72,12 +67,7 @@ async def test_renewed_credentials_file_is_reloaded(
 
 
 @pytest.mark.timing(give_up_s=1.0)
-async def test_expired_credentials_leave_jobs_running(
-    login: Login,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    tmp_path: Path,
-) -> None:
+async def test_expired_credentials_leave_jobs_running(login, proxy, make_executor, tmp_path):
     go = tmp_path / "go"
     with pytest.raises(ServiceError, match="renew the credentials.*continues") as caught:
         async with make_executor(endpoint_url=proxy.url) as executor:

@@ -6,17 +6,13 @@ Starts a local AWS emulator and a proxy, because client and container must both 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 import boto3
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor, Settings
 from farcall.engine.session import session_for
 from tests.support.faults import Fault, Request
-from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.slow
 
@@ -34,19 +30,19 @@ CHECKSUM = "x-amz-checksum-sha256"
 
 
 @pytest.fixture(scope="module")
-def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
+def embedded(own_embedded):
     return own_embedded
 
 
 @pytest.fixture
-def s3(aws: farcall_local.LocalAWS) -> Iterator[Any]:
+def s3(aws):
     client = boto3.client("s3", region_name="us-east-1", endpoint_url=aws.endpoint_url)
     yield client
     client.close()
 
 
 @pytest.fixture
-def through(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def through(proxy, monkeypatch):
     """Route the S3 requests of client and container through the proxy; return the options."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
     own = {"name": "AWS_ENDPOINT_URL_S3", "value": proxy.url}
@@ -99,9 +95,7 @@ async def copy(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("module_travels")
-async def test_every_upload_has_encryption_headers(
-    options: dict[str, Any], through: dict[str, Any], proxy: Proxy, s3: Any
-) -> None:
+async def test_every_upload_has_encryption_headers(options, through, proxy, s3):
     headers = {ENCRYPTION: "aws:kms", KMS_KEY: KEY}
 
     def deny_without(request: Request) -> Fault:
@@ -128,7 +122,7 @@ async def test_every_upload_has_encryption_headers(
 
 
 @pytest.fixture
-def locked(s3: Any) -> str:
+def locked(s3):
     """A bucket that keeps object versions for a day; moto also requires a checksum."""
     if "locked" not in [each["Name"] for each in s3.list_buckets()["Buckets"]]:
         s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
@@ -141,9 +135,7 @@ def locked(s3: Any) -> str:
 
 
 @pytest.mark.usefixtures("module_travels")
-async def test_locked_bucket_keeps_deleted_versions(
-    locked: str, through: dict[str, Any], proxy: Proxy, s3: Any, options: dict[str, Any]
-) -> None:
+async def test_locked_bucket_keeps_deleted_versions(locked, through, proxy, s3, options):
     async with BatchExecutor(**options, **through, s3_bucket_name=locked) as executor:
         await use_all_uploads(executor)
     sent = [each for each in proxy.seen if each.service == "s3" and each.method == "PUT"]

@@ -10,14 +10,12 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import boto3
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor, JobCancelledError, JobStatus
+from farcall import JobCancelledError, JobStatus
 
 pytestmark = pytest.mark.core
 
@@ -38,7 +36,7 @@ def objects(aws: farcall_local.LocalAWS) -> list[str]:
     return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
 
-async def test_job_has_id_status_and_usage(executor: BatchExecutor) -> None:
+async def test_job_has_id_status_and_usage(executor):
     job = await executor.submit(work, 1)
 
     assert isinstance(await job.status(), JobStatus)
@@ -51,9 +49,7 @@ async def test_job_has_id_status_and_usage(executor: BatchExecutor) -> None:
     assert job.id in repr(job)
 
 
-async def test_delivered_objects_are_deleted(
-    aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor]
-) -> None:
+async def test_delivered_objects_are_deleted(aws, make_executor):
     before = set(objects(aws))
     async with make_executor() as executor:
         await executor.task(work).map(range(5))
@@ -67,9 +63,7 @@ async def test_delivered_objects_are_deleted(
     assert {"bundles", "outcomes"} == kinds
 
 
-async def test_another_process_attaches_to_job(
-    aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
+async def test_another_process_attaches_to_job(aws, make_executor, tmp_path):
     async with make_executor(keep_artifacts=True) as executor:
         job = await executor.submit(work, 41)
         child, _ = await asyncio.gather(executor.submit(work, 1), executor.submit(work, 2))
@@ -89,7 +83,7 @@ async def test_another_process_attaches_to_job(
     assert out.decode().split() == ["42", "2"]
 
 
-async def test_cancelled_await_cancels_job(executor: BatchExecutor) -> None:
+async def test_cancelled_await_cancels_job(executor):
     call = asyncio.ensure_future(executor.task(wait_forever)())
     while not executor._unfinished:
         await asyncio.sleep(0.05)
@@ -102,7 +96,7 @@ async def test_cancelled_await_cancels_job(executor: BatchExecutor) -> None:
         await executor.attach(job_id).result()
 
 
-async def test_cancelled_wait_leaves_job_running(executor: BatchExecutor) -> None:
+async def test_cancelled_wait_leaves_job_running(executor):
     job = await executor.submit(lambda: time.sleep(3))
 
     with pytest.raises(asyncio.TimeoutError):
@@ -111,9 +105,7 @@ async def test_cancelled_wait_leaves_job_running(executor: BatchExecutor) -> Non
     assert await job.result() is None
 
 
-async def test_exception_in_block_cancels_jobs(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
+async def test_exception_in_block_cancels_jobs(make_executor):
     with pytest.raises(RuntimeError, match="on the way"):
         async with make_executor() as executor:
             job = await executor.submit(wait_forever)
@@ -124,9 +116,7 @@ async def test_exception_in_block_cancels_jobs(
             await executor.attach(job.id).result()
 
 
-async def test_normal_exit_leaves_jobs_running(
-    make_executor: Callable[..., BatchExecutor], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_normal_exit_leaves_jobs_running(make_executor, caplog):
     with caplog.at_level(logging.WARNING, "farcall"):
         async with make_executor() as executor:
             job = await executor.submit(lambda: time.sleep(2))

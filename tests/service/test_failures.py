@@ -9,17 +9,15 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
-import farcall_local
-from farcall import BatchExecutor, ChildKilledError, FarcallError, HostLostError, Job
+from farcall import ChildKilledError, FarcallError, HostLostError, Job
 from tests.support.notes import notes
 from tests.support.patience import PATIENCE_S
 
 
-async def test_function_exception_is_reraised(executor: BatchExecutor) -> None:
+async def test_function_exception_is_reraised(executor):
     def work() -> None:
         print("before")
         raise KeyError("missing", 3)
@@ -36,7 +34,7 @@ async def test_function_exception_is_reraised(executor: BatchExecutor) -> None:
     assert await job.stdout() == "before\n"
 
 
-async def test_segfault_error_has_stack(executor: BatchExecutor) -> None:
+async def test_segfault_error_has_stack(executor):
     def work() -> None:
         ctypes.string_at(0)
 
@@ -49,9 +47,7 @@ async def test_segfault_error_has_stack(executor: BatchExecutor) -> None:
     assert "string_at" in caught.value.stderr
 
 
-async def test_writing_daemon_does_not_block_job(
-    executor: BatchExecutor,
-) -> None:
+async def test_writing_daemon_does_not_block_job(executor):
     def work() -> int:
         import subprocess
 
@@ -68,9 +64,7 @@ async def running(job: Job[None], attempt: int) -> None:
             return
 
 
-async def test_last_error_names_earlier_attempts(
-    aws: farcall_local.LocalAWS, executor: BatchExecutor
-) -> None:
+async def test_last_error_names_earlier_attempts(aws, executor):
     def work() -> None:
         number = int(os.environ["AWS_BATCH_JOB_ATTEMPT"])
         if number == 1:
@@ -97,9 +91,7 @@ async def test_last_error_names_earlier_attempts(
     assert caught.value.stdout == "attempt 4\n"
 
 
-async def test_image_without_runtime_is_named(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
+async def test_image_without_runtime_is_named(make_executor):
     own = {"containerProperties": {"command": ["sh", "-c", "echo no module >&2; exit 1"]}}
     async with make_executor(job_definition_extra=own) as executor:
         error = await (await executor.submit(abs, -1)).exception()

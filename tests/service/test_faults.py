@@ -19,11 +19,10 @@ import boto3
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor
 from farcall_runtime.contract import ExitCode
 from tests.service.attempt import Attempt, value_of, without_usage
 from tests.support.patience import PATIENCE_S, until
-from tests.support.proxy import FAULTS, Fault, Proxy, Request
+from tests.support.proxy import FAULTS, Fault, Request
 
 SUBMIT, LIST = "batch submitjob", "batch listjobs"
 
@@ -71,7 +70,7 @@ class Ledger:
 
 
 @pytest.fixture
-def ledger(aws: farcall_local.LocalAWS, tmp_path: Path) -> Ledger:
+def ledger(aws, tmp_path):
     return Ledger(aws, tmp_path)
 
 
@@ -100,12 +99,7 @@ def _slow(scripts: list[dict[str, list[Fault]]]) -> list[Any]:
 
 @pytest.mark.timing(submit_polls_s=(0.1, 0.2, 0.4, 0.8))
 @pytest.mark.parametrize("script", [*SCRIPTS[:2], *_slow(SCRIPTS[2:])], ids=_id)
-async def test_submission_creates_one_job(
-    proxy: Proxy,
-    ledger: Ledger,
-    make_executor: Callable[..., BatchExecutor],
-    script: dict[str, list[Fault]],
-) -> None:
+async def test_submission_creates_one_job(proxy, ledger, make_executor, script):
     image = f"farcall-local-process:{uuid.uuid4().hex}"  # so that a definition is registered
     async with make_executor(endpoint_url=proxy.url, image=image) as executor:
         for operation, faults in script.items():
@@ -119,9 +113,7 @@ async def test_submission_creates_one_job(
 
 
 @pytest.mark.core
-async def test_map_creates_one_job(
-    proxy: Proxy, ledger: Ledger, make_executor: Callable[..., BatchExecutor]
-) -> None:
+async def test_map_creates_one_job(proxy, ledger, make_executor):
     proxy.faults[SUBMIT] += ["lost"]
     proxy.faults["s3 *"] += ["", "reset", "slow down", "lost", "error", "truncated"] * 4
     async with make_executor(endpoint_url=proxy.url) as executor:
@@ -135,12 +127,7 @@ async def test_map_creates_one_job(
 
 
 @pytest.mark.timing(read_timeout_s=2.0)
-async def test_delayed_submission_runs_nothing(
-    proxy: Proxy,
-    ledger: Ledger,
-    make_executor: Callable[..., BatchExecutor],
-    tmp_path: Path,
-) -> None:
+async def test_delayed_submission_runs_nothing(proxy, ledger, make_executor, tmp_path):
     """It takes effect after the job was not found and another job has started."""
     proxy.faults[SUBMIT] += ["held"]
     retried = {"retry_attempts": 3, "retry_on": "failure"}
@@ -175,9 +162,7 @@ def number_of_run(folder: str) -> int:
     return number
 
 
-async def test_duplicate_container_stores_one_outcome(
-    attempt: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
-) -> None:
+async def test_duplicate_container_stores_one_outcome(attempt, proxy, tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()
     made = attempt(number_of_run, str(folder))
@@ -196,9 +181,7 @@ async def test_duplicate_container_stores_one_outcome(
     assert value_of(made.outcome()) in (1, 2)
 
 
-async def test_stored_outcome_prevents_second_run(
-    attempt: Callable[..., Attempt], proxy: Proxy, tmp_path: Path
-) -> None:
+async def test_stored_outcome_prevents_second_run(attempt, proxy, tmp_path):
     """The host was lost after the upload and before the container's exit."""
     folder = tmp_path / "runs"
     folder.mkdir()
@@ -233,13 +216,7 @@ _WAYS = pytest.mark.parametrize("deliver", [_deliver_by_receipt, _deliver_as_a_w
 @_WAYS
 @pytest.mark.parametrize("fault", ["lost"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_delivered_outcome_is_not_restored(
-    attempt: Callable[..., Attempt],
-    proxy: Proxy,
-    fault: Fault,
-    times: int,
-    deliver: Callable[[Attempt], None],
-) -> None:
+async def test_delivered_outcome_is_not_restored(attempt, proxy, fault, times, deliver):
     """PUT responses are lost, and a client collects the outcome before the second PUT."""
     made = attempt(abs, -7)
     puts = []
@@ -259,9 +236,7 @@ async def test_delivered_outcome_is_not_restored(
 
 
 @_WAYS
-async def test_next_attempt_deletes_restored_outcome(
-    attempt: Callable[..., Attempt], deliver: Callable[[Attempt], None]
-) -> None:
+async def test_next_attempt_deletes_restored_outcome(attempt, deliver):
     """The first attempt was killed after it had restored the outcome."""
     made = attempt(abs, -7)
     key = made.where.outcome_key(0)
@@ -275,9 +250,7 @@ async def test_next_attempt_deletes_restored_outcome(
 
 
 @pytest.mark.parametrize("fault", ["reset", "lost"])
-async def test_uncollected_outcome_is_kept(
-    attempt: Callable[..., Attempt], proxy: Proxy, fault: Fault
-) -> None:
+async def test_uncollected_outcome_is_kept(attempt, proxy, fault):
     made = attempt(abs, -7)
     made.receipt(1, 8)  # other tasks of the bundle
     proxy.faults["s3 PUT outcomes"] += [fault]
@@ -292,12 +265,7 @@ async def test_uncollected_outcome_is_kept(
         (_deliver_as_a_whole, ExitCode.BUNDLE_MISSING),
     ],
 )
-async def test_delivered_task_is_not_run_again(
-    attempt: Callable[..., Attempt],
-    tmp_path: Path,
-    deliver: Callable[[Attempt], None],
-    code: ExitCode,
-) -> None:
+async def test_delivered_task_is_not_run_again(attempt, tmp_path, deliver, code):
     """A client collected the result, and the host was lost before the container's exit."""
     folder = tmp_path / "runs"
     folder.mkdir()
@@ -312,9 +280,7 @@ async def test_delivered_task_is_not_run_again(
     assert made.outcome() is None
 
 
-async def test_forged_receipt_is_ignored(
-    attempt: Callable[..., Attempt],
-) -> None:
+async def test_forged_receipt_is_ignored(attempt):
     made = attempt(abs, -7)
     made.put(made.where.receipt_key(0), b"rubbish")
     made.receipt(0, number=1, key=b"x" * 32)

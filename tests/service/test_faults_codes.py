@@ -11,16 +11,15 @@ import contextlib
 import random
 import uuid
 import zlib
-from collections.abc import Callable
 
 import boto3
 import psutil
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor, ServiceError
+from farcall import ServiceError
 from tests.support.patience import until_async
-from tests.support.proxy import Fault, Proxy
+from tests.support.proxy import Fault
 
 pytestmark = pytest.mark.slow  # one fault after the other
 
@@ -44,7 +43,7 @@ def checked(data: bytes | list[bytes]) -> int:
 
 
 @pytest.fixture
-def prefix() -> str:
+def prefix():
     """A prefix that no other test uses."""
     return f"codes-{uuid.uuid4().hex}"
 
@@ -66,14 +65,7 @@ def connected() -> set[int]:
     ("what", "kind"),
     [*((what, "bundles") for what in UPLOADS), ("a part", "data")],
 )
-async def test_transient_faults_do_not_break_upload(
-    what: str,
-    kind: str,
-    aws: farcall_local.LocalAWS,
-    proxy: Proxy,
-    prefix: str,
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
+async def test_transient_faults_do_not_break_upload(what, kind, aws, proxy, prefix, make_executor):
     data = large(kind)
     for method, faults in UPLOADS[what].items():
         proxy.faults[f"s3 {method} {kind}"] += faults
@@ -89,14 +81,8 @@ async def test_transient_faults_do_not_break_upload(
     [("PUT", "UploadPart", "bundles"), ("POST", "CompleteMultipartUpload", "data")],
 )
 async def test_rejected_upload_is_aborted(
-    method: str,
-    operation: str,
-    kind: str,
-    aws: farcall_local.LocalAWS,
-    proxy: Proxy,
-    prefix: str,
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
+    method, operation, kind, aws, proxy, prefix, make_executor
+):
     proxy.faults[f"s3 {method} {kind}"] += ["", (400, "InvalidPart")]
     async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         with pytest.raises(
@@ -110,13 +96,7 @@ async def test_rejected_upload_is_aborted(
 
 
 @pytest.mark.parametrize("kind", ["bundles"])
-async def test_cancelled_upload_is_aborted(
-    kind: str,
-    aws: farcall_local.LocalAWS,
-    proxy: Proxy,
-    prefix: str,
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
+async def test_cancelled_upload_is_aborted(kind, aws, proxy, prefix, make_executor):
     proxy.faults[f"s3 PUT {kind}"] += ["", "hang", "hang"]
     async with make_executor(endpoint_url=proxy.url, prefix=prefix) as executor:
         asked = asyncio.ensure_future(executor.task(len)(large(kind)))

@@ -7,17 +7,13 @@ client gives up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from botocore.utils import ContainerMetadataFetcher
 
-import farcall_local
-from farcall import BatchExecutor
-from farcall.testing import Timing, use_timing
-from tests.service.operations import IMPATIENT, Way, answering_within, ask, call, check, outcome_of
-from tests.support.proxy import Fault, Proxy
+from farcall.testing import use_timing
+from tests.service.operations import IMPATIENT, answering_within, ask, call, check, outcome_of
+from tests.support.proxy import Proxy
 from tests.support.signing import session
 
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
@@ -26,14 +22,8 @@ pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 @pytest.mark.parametrize("kind", ["error", "denied", "hang"])
 @pytest.mark.parametrize("way", [call, ask])
 async def test_unavailable_credentials_are_reported(
-    aws: farcall_local.LocalAWS,
-    make_executor: Callable[..., BatchExecutor],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    kind: Fault,
-    way: Way,
-    timing: Timing,
-) -> None:
+    aws, make_executor, monkeypatch, tmp_path, kind, way, timing
+):
     """Credentials are fetched for the session, and for each call because they expire soon."""
     # botocore itself waits for three tries of 2 s, each followed by a pause of 1 s.
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0.1)

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from farcall import ServiceError
-from farcall.testing import Timing, use_timing
+from farcall.testing import use_timing
 from tests.service.operations import (
     IMPATIENT,
-    Meeting,
-    Way,
     answering_within,
     check,
     each_operation,
@@ -25,13 +23,7 @@ pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
 
 
 @each_operation
-async def test_missing_response_returns_or_raises(
-    meeting: Meeting,
-    pattern: str,
-    operation: str,
-    way: Way,
-    timing: Timing,
-) -> None:
+async def test_missing_response_returns_or_raises(meeting, pattern, operation, way, timing):
     for seconds in (3, 10, 30):
         with use_timing(answering_within(timing, seconds)):
             proxy, came = await meeting.of(way, pattern, operation, "hang", None)

@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from tests.service.operations import IMPATIENT, Meeting, Way, check, each_operation
+from tests.service.operations import IMPATIENT, check, each_operation
 from tests.support.proxy import FAULTS, Fault
 
 pytestmark = [IMPATIENT, pytest.mark.slow]  # one fault after the other
@@ -19,9 +19,7 @@ KINDS: tuple[Fault, ...] = (*FAULTS, "denied", "page")
 
 
 @each_operation
-async def test_permanent_fault_returns_or_raises(
-    meeting: Meeting, pattern: str, operation: str, way: Way
-) -> None:
+async def test_permanent_fault_returns_or_raises(meeting, pattern, operation, way):
     met = await asyncio.gather(
         *(meeting.of(way, pattern, operation, kind, None) for kind in KINDS)
     )

@@ -11,16 +11,14 @@ import asyncio
 import pytest
 
 from farcall import JobError
-from tests.service.operations import Meeting, Way, each_operation, end_without_outcome
+from tests.service.operations import each_operation, end_without_outcome
 from tests.support.proxy import FAULTS
 
 pytestmark = pytest.mark.slow  # one fault after the other
 
 
 @each_operation
-async def test_transient_fault_has_no_effect(
-    meeting: Meeting, pattern: str, operation: str, way: Way
-) -> None:
+async def test_transient_fault_has_no_effect(meeting, pattern, operation, way):
     kinds = list(FAULTS)
     if operation == "GetCallerIdentity":
         kinds.remove("expired")  # the same keys sign requests to IAM

@@ -6,14 +6,12 @@ Starts the local AWS emulator, because S3 listings with odd keys must not hide f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import boto3
 import pytest
 
 import farcall_local
-from farcall import BatchExecutor
 from farcall_runtime.contract import Location
 from tests.service.places import place
 from tests.support.patience import until_async
@@ -46,7 +44,7 @@ class Vandal:
 
 
 @pytest.fixture
-def vandal(aws: farcall_local.LocalAWS) -> Vandal:
+def vandal(aws):
     return Vandal(aws)
 
 
@@ -60,9 +58,7 @@ def speak(path: str) -> str:
     return "value"
 
 
-async def test_foreign_keys_do_not_disturb_job(
-    vandal: Vandal, make_executor: Callable[..., BatchExecutor], tmp_path: Path
-) -> None:
+async def test_foreign_keys_do_not_disturb_job(vandal, make_executor, tmp_path):
     go = tmp_path / "go"
     async with make_executor(prefix="odd/one") as executor:
         job = await executor.submit(speak, str(go))

@@ -11,13 +11,11 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import farcall_local
 from farcall import (
     BatchExecutor,
     IntegrityError,
@@ -40,7 +38,7 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
+def attacker(aws, tmp_path):
     """The attacker; the teardown checks that its code has not run."""
     made = Attacker(aws, tmp_path / "attacked")
     yield made
@@ -48,7 +46,7 @@ def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Iterator[Attacker]:
 
 
 @pytest.fixture
-async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
+async def gate(executor, tmp_path):
     """Block jobs that request all processors, until the gate is called."""
     path = tmp_path / "gate"
 
@@ -64,7 +62,7 @@ async def gate(executor: BatchExecutor, tmp_path: Path) -> AsyncIterator[Gate]:
 
 
 @pytest.fixture
-def behind(executor: BatchExecutor, gate: Gate) -> BatchExecutor:
+def behind(executor, gate):
     """An executor whose jobs wait behind the gate."""
     return executor.with_options(vcpu=256)
 
@@ -128,9 +126,7 @@ async def submit_three(executor: BatchExecutor, size: int) -> list[Job[int]]:
 
 
 @pytest.mark.parametrize("size", [4096, pytest.param(200_000, marks=pytest.mark.slow)])
-async def test_container_rejects_forged_bundle(
-    size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
-) -> None:
+async def test_container_rejects_forged_bundle(size, attacker, gate, behind):
     """A small bundle is fetched in one request, a large one in a request per part."""
     victims = {}
     for name, change in FORGERIES.items():
@@ -151,9 +147,7 @@ async def test_container_rejects_forged_bundle(
 
 
 @pytest.mark.parametrize("size", [4096, 200_000])
-async def test_forged_arguments_fail_their_task_only(
-    size: int, attacker: Attacker, gate: Gate, behind: BatchExecutor
-) -> None:
+async def test_forged_arguments_fail_their_task_only(size, attacker, gate, behind):
     forged, swapped = await submit_three(behind, size), await submit_three(behind, size)
     key = (await place(forged[0])).bundle_key
     attacker.put(key, forge(attacker, attacker.get(key), "arguments"))
@@ -167,9 +161,7 @@ async def test_forged_arguments_fail_their_task_only(
     assert [size * len(PADDING)] * 3 == [await result(job) for job in unharmed]
 
 
-async def test_container_rejects_forged_shared_value(
-    attacker: Attacker, gate: Gate, behind: BatchExecutor
-) -> None:
+async def test_container_rejects_forged_shared_value(attacker, gate, behind):
     """So does the client when it reads the arguments."""
     values = [os.urandom(MIB + 4096) for _ in range(5)]
     jobs = await asyncio.gather(*(behind.submit(weigh, value) for value in values))
@@ -201,12 +193,8 @@ async def test_container_rejects_forged_shared_value(
 
 
 async def test_forged_project_files_are_not_imported(
-    attacker: Attacker,
-    gate: Gate,
-    behind: BatchExecutor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    attacker, gate, behind, tmp_path, monkeypatch
+):
     """The project is too large for the bundle, so it is a separate object."""
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "own_module.py").write_text("def double(x):\n    return 2 * x\n")
@@ -234,7 +222,7 @@ def speak(number: int) -> list[bytes]:
 
 
 @pytest.fixture
-async def ended(executor: BatchExecutor) -> list[Job[list[bytes]]]:
+async def ended(executor):
     """Return three array tasks whose outcomes are stored, but not fetched."""
     jobs = await asyncio.gather(*(executor.submit(speak, number) for number in range(3)))
     await until_async(lambda: all(job.done() for job in jobs))
@@ -254,9 +242,7 @@ async def check_rejected(
     attacker.put(key, true)
 
 
-async def test_client_rejects_forged_outcome(
-    attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
-) -> None:
+async def test_client_rejects_forged_outcome(attacker, executor, ended):
     victim, sibling, _ = ended
     other = await executor.submit(speak, 0)
     await until_async(other.done)
@@ -283,9 +269,7 @@ async def test_client_rejects_forged_outcome(
     assert values == [[b"\0" * 4096], [b"\1" * 4096]]
 
 
-async def test_client_rejects_forged_output(
-    attacker: Attacker, executor: BatchExecutor, ended: list[Job[list[bytes]]]
-) -> None:
+async def test_client_rejects_forged_output(attacker, executor, ended):
     victim, sibling, _ = ended
     where = await place(victim)
     key = where.chunk_key(0, 1, "stdout", 0)
@@ -317,7 +301,7 @@ async def test_client_rejects_forged_output(
 
 
 @pytest.mark.core
-async def test_client_rejects_forged_value(attacker: Attacker, executor: BatchExecutor) -> None:
+async def test_client_rejects_forged_value(attacker, executor):
     """A value that is too large for its outcome is a separate object."""
     victim, sibling = [await executor.submit(bytes, 65 * MIB + number) for number in range(2)]
     await until_async(lambda: victim.done() and sibling.done())
@@ -348,9 +332,7 @@ def count(number: int) -> int:
     return number
 
 
-async def test_client_rejects_forged_stopped_attempt(
-    attacker: Attacker, executor: BatchExecutor, make_executor: MakeExecutor
-) -> None:
+async def test_client_rejects_forged_stopped_attempt(attacker, executor, make_executor):
     """The results of a cancelled chunk's finished calls are in attempts/."""
     sweep = executor.task(count).map(range(4), chunksize=4, return_exceptions=True)
     waiting = asyncio.ensure_future(anext(aiter(sweep.results())))
@@ -373,9 +355,7 @@ async def test_client_rejects_forged_stopped_attempt(
     assert type(await refusal(job)) is JobCancelledError
 
 
-async def test_occupied_outcome_key_fails_job(
-    attacker: Attacker, gate: Gate, behind: BatchExecutor
-) -> None:
+async def test_occupied_outcome_key_fails_job(attacker, gate, behind):
     """The container uploads with If-None-Match, so it cannot store its own outcome."""
     seen, unseen = [await behind.submit(speak, number) for number in range(2)]
     keys = [(await place(job)).outcome_key(0) for job in (seen, unseen)]
@@ -398,9 +378,7 @@ async def test_occupied_outcome_key_fails_job(
     assert (await again.detail()).exit_code == ExitCode.OUTCOME_OCCUPIED
 
 
-async def test_second_attempt_rejects_forged_outcome(
-    attacker: Attacker, make_executor: MakeExecutor, tmp_path: Path
-) -> None:
+async def test_second_attempt_rejects_forged_outcome(attacker, make_executor, tmp_path):
     async with make_executor(retry_attempts=2, retry_on="failure") as executor:
         reached, gate = tmp_path / "reached", tmp_path / "gate"
 

@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import boto3
 import pytest
@@ -47,7 +45,7 @@ WAYS = {
 
 
 @pytest.fixture
-def batch(aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def batch(aws, monkeypatch):
     """A proxy between the clients and Batch."""
     with Proxy(aws.endpoint_url) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", proxy.url)
@@ -55,7 +53,7 @@ def batch(aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture
-def followed(batch: Proxy) -> set[str]:
+def followed(batch):
     """IDs of the jobs that a client polls, so it has received their SubmitJob responses."""
     found: set[str] = set()
     batch.changes["describejobs"] = lambda answer: found.update(
@@ -65,7 +63,7 @@ def followed(batch: Proxy) -> set[str]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def start(tmp_path):
     started = []
 
     def start(way: str) -> subprocess.Popen[bytes]:
@@ -111,15 +109,7 @@ def jobs(aws: farcall_local.LocalAWS) -> dict[str, str]:
         ("command", 1, ["cancelling 1 unfinished task of 1 job (", "cancelled 1 unfinished task"]),
     ],
 )
-def test_ctrl_c_cancels_jobs_with_count(
-    aws: farcall_local.LocalAWS,
-    batch: Proxy,
-    followed: set[str],
-    start: Callable[[str], subprocess.Popen[bytes]],
-    way: str,
-    count: int,
-    words: list[str],
-) -> None:
+def test_ctrl_c_cancels_jobs_with_count(aws, batch, followed, start, way, count, words):
     before = jobs(aws)
     process = start(way)
     until(lambda: len(followed) == count)
@@ -138,13 +128,7 @@ def test_ctrl_c_cancels_jobs_with_count(
 
 @pytest.mark.parametrize("way", ["sweep", "jobs"])
 @pytest.mark.slow
-def test_second_ctrl_c_exits_immediately(
-    aws: farcall_local.LocalAWS,
-    batch: Proxy,
-    followed: set[str],
-    start: Callable[[str], subprocess.Popen[bytes]],
-    way: str,
-) -> None:
+def test_second_ctrl_c_exits_immediately(aws, batch, followed, start, way):
     """The message names the jobs that were not terminated."""
     before = jobs(aws)
     batch.lasting["batch terminatejob*"] = "hang"
@@ -194,7 +178,7 @@ go.set()
 """
 
 
-def test_ctrl_c_interrupts_unpickling(aws: farcall_local.LocalAWS, tmp_path: Path) -> None:
+def test_ctrl_c_interrupts_unpickling(aws, tmp_path):
     script = tmp_path / "client.py"
     script.write_text(SLOW_VALUE)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)

@@ -8,9 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +35,7 @@ def hold(begun: str, go: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
+def embedded_kubernetes():
     with farcall_local.start(kubernetes=True, cpus=4) as aws:
         aws.kubernetes.configure(refused_s=0.05, deadline_scale=0.02)
         yield aws
@@ -56,13 +53,7 @@ def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
         ),
     ],
 )
-async def test_failure_raises_its_error_class(
-    error: type[FarcallError],
-    words: str,
-    options: dict[str, Any],
-    kubernetes: farcall_local.LocalAWS,
-    tmp_path: Path,
-) -> None:
+async def test_failure_raises_its_error_class(error, words, options, kubernetes, tmp_path):
     begun, go = tmp_path / "begun", tmp_path / "go"
     options = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02, **options}
     try:
@@ -82,9 +73,7 @@ async def test_failure_raises_its_error_class(
 
 
 @pytest.mark.core
-async def test_cancelled_array_task_leaves_others(
-    kubernetes: farcall_local.LocalAWS, tmp_path: Path
-) -> None:
+async def test_cancelled_array_task_leaves_others(kubernetes, tmp_path):
     go = tmp_path / "go"
     options = {"vcpu": 1, "memory": 1, "retry_attempts": 3, "linger_s": 0.5}
     async with BatchExecutor(backend="kubernetes", **options) as executor:

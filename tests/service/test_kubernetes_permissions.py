@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,13 @@ def _documents() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def embedded_kubernetes() -> Iterator[farcall_local.LocalAWS]:
+def embedded_kubernetes():
     with farcall_local.start(kubernetes=True, cpus=4) as aws:
         yield aws
 
 
 @pytest.fixture
-def cluster(kubernetes: farcall_local.LocalAWS) -> Cluster:
+def cluster(kubernetes):
     return Cluster(kubernetes.environment["KUBECONFIG"], kubernetes)
 
 
@@ -124,9 +123,7 @@ def commands(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_documented_role_suffices_for_session(
-    kubernetes: farcall_local.LocalAWS, cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_documented_role_suffices_for_session(kubernetes, cluster, tmp_path):
     emulator = kubernetes.kubernetes
     grant(cluster)
     before = emulator.requests()

@@ -12,9 +12,6 @@ import textwrap
 
 import pytest
 
-from farcall import BatchExecutor
-from farcall_local import LocalAWS
-
 pytestmark = pytest.mark.slow
 
 _CLIENT = """
@@ -52,7 +49,7 @@ _CLIENT = """
 """
 
 
-def test_map_arguments_are_streamed(aws: LocalAWS) -> None:
+def test_map_arguments_are_streamed(aws):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_CLIENT)],
         env=os.environ,
@@ -67,9 +64,7 @@ def test_map_arguments_are_streamed(aws: LocalAWS) -> None:
     assert int(more) < 300_000_000
 
 
-async def test_unpicklable_task_fails_large_upload(
-    executor: BatchExecutor,
-) -> None:
+async def test_unpicklable_task_fails_large_upload(executor):
     @executor.task
     def size(value: object) -> int:
         return len(value)  # type: ignore[arg-type]

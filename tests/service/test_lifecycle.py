@@ -22,12 +22,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor, FarcallError, JobCancelledError
 from farcall.engine.session import _sessions, session_for
 from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until_async
-from tests.support.proxy import Proxy
 
 T = TypeVar("T")
 MakeExecutor = Callable[..., BatchExecutor]
@@ -59,7 +57,7 @@ def in_a_thread(coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
 # --- clients ----------------------------------------------------------------------------------
 
 
-async def test_nested_blocks_share_executor(make_executor: MakeExecutor) -> None:
+async def test_nested_blocks_share_executor(make_executor):
     executor = make_executor()
     async with executor:
         async with executor:
@@ -71,9 +69,7 @@ async def test_nested_blocks_share_executor(make_executor: MakeExecutor) -> None
 # --- a closed executor ------------------------------------------------------------------------
 
 
-async def test_closed_executor_reopens_on_use(
-    make_executor: MakeExecutor,
-) -> None:
+async def test_closed_executor_reopens_on_use(make_executor):
     executor = make_executor()
     async with executor:
         left = await executor.submit(wait_forever)
@@ -95,7 +91,7 @@ async def test_closed_executor_reopens_on_use(
 
 
 @pytest.mark.slow
-def test_event_loops_share_executor(make_executor: MakeExecutor) -> None:
+def test_event_loops_share_executor(make_executor):
     executor = make_executor()
     task = executor.task(work)
     meeting = threading.Barrier(2, timeout=PATIENCE_S)
@@ -116,7 +112,7 @@ def test_event_loops_share_executor(make_executor: MakeExecutor) -> None:
     assert values == [[1, 2, 3, 4, 5, 1], [101, 102, 103, 104, 105, 101]]
 
 
-async def test_job_is_cancelled_from_another_thread(make_executor: MakeExecutor) -> None:
+async def test_job_is_cancelled_from_another_thread(make_executor):
     async with make_executor() as executor:
         job = await executor.submit(wait_forever)
         await asyncio.to_thread(in_a_thread, functools.partial(job.cancel, "from a thread"))
@@ -137,9 +133,7 @@ def use_in_fork(executor: BatchExecutor, told: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_forked_child_fails_and_parent_continues(
-    make_executor: MakeExecutor, tmp_path: Path
-) -> None:
+async def test_forked_child_fails_and_parent_continues(make_executor, tmp_path):
     async with make_executor() as executor:
         job = await executor.submit(linger)
         told = [tmp_path / "process", tmp_path / "fork"]
@@ -163,7 +157,7 @@ async def test_forked_child_fails_and_parent_continues(
         assert 3 == await soon(executor.task(work)(2))
 
 
-def test_fork_before_first_use_works(aws: farcall_local.LocalAWS, tmp_path: Path) -> None:
+def test_fork_before_first_use_works(aws, tmp_path):
     """A usual worker pool: `multiprocessing` forks, and each process has its own client."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -196,9 +190,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("phase", ["pickling", "submission"])
-async def test_block_exit_waits_for_other_submit(
-    phase: str, proxy: Proxy, make_executor: MakeExecutor
-) -> None:
+async def test_block_exit_waits_for_other_submit(phase, proxy, make_executor):
     """The block is left in each phase of the submission; pytest reports unclosed clients."""
     executor = make_executor(endpoint_url=proxy.url)
     Slow.begun.clear()
@@ -217,9 +209,7 @@ async def test_block_exit_waits_for_other_submit(
     gc.collect()
 
 
-async def test_block_exit_cancels_map_in_submission(
-    proxy: Proxy, make_executor: MakeExecutor
-) -> None:
+async def test_block_exit_cancels_map_in_submission(proxy, make_executor):
     executor = make_executor(endpoint_url=proxy.url)
 
     async def call() -> list[None]:
@@ -235,7 +225,7 @@ async def test_block_exit_cancels_map_in_submission(
     gc.collect()
 
 
-async def test_event_loop_shutdown_cancels_jobs(proxy: Proxy, make_executor: MakeExecutor) -> None:
+async def test_event_loop_shutdown_cancels_jobs(proxy, make_executor):
     """The loop cancels every task in any order, so the closing task may be the first."""
     executor = make_executor(endpoint_url=proxy.url)
     calls = [asyncio.ensure_future(executor.task(wait_forever)()) for _ in range(3)]
@@ -254,7 +244,7 @@ async def test_event_loop_shutdown_cancels_jobs(proxy: Proxy, make_executor: Mak
 # --- leaks --------------------------------------------------------------------------------------
 
 
-async def test_closed_block_leaks_nothing(make_executor: MakeExecutor) -> None:
+async def test_closed_block_leaks_nothing(make_executor):
     async def use() -> None:
         async with make_executor() as executor:
             task = executor.task(work)
@@ -274,7 +264,7 @@ async def test_closed_block_leaks_nothing(make_executor: MakeExecutor) -> None:
     await before.outlived()
 
 
-def test_closed_event_loop_leaks_nothing(make_executor: MakeExecutor) -> None:
+def test_closed_event_loop_leaks_nothing(make_executor):
     executor = make_executor()
     task = executor.task(work)
     asyncio.run(soon(task(1)))

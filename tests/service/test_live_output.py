@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall import BatchExecutor, BatchPoolExecutor
+from farcall import BatchPoolExecutor
 from tests.support.patience import until_async
 
 
@@ -48,7 +48,7 @@ def shown(capsys):
     return Shown(capsys)
 
 
-async def test_running_call_output_is_shown(executor: BatchExecutor, shown, tmp_path):
+async def test_running_call_output_is_shown(executor, shown, tmp_path):
     task = executor.task(output=True)(greet)
     call = asyncio.ensure_future(task(str(tmp_path / "go"), 7))
     await until_async(lambda: "hello" in shown.look().out and "complaint" in shown.err)
@@ -61,7 +61,7 @@ async def test_running_call_output_is_shown(executor: BatchExecutor, shown, tmp_
     assert shown.err == "greet | complaint of 7\ngreet | 100%\n"
 
 
-async def test_map_output_has_call_index(executor: BatchExecutor, shown, tmp_path):
+async def test_map_output_has_call_index(executor, shown, tmp_path):
     gate = tmp_path / "go"
 
     async def run():

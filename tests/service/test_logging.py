@@ -10,8 +10,6 @@ import logging
 import logging.config
 import re
 
-from farcall import BatchExecutor
-
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
 
 
@@ -56,7 +54,7 @@ async def written(executor, function):
     return (await job.stderr()).splitlines()
 
 
-async def test_tasks_log_by_default_or_configuration(executor: BatchExecutor) -> None:
+async def test_tasks_log_by_default_or_configuration(executor):
     functions = (log_plainly, log_by_functions, log_configured, log_by_dictionary)
     plain, simple, own, dictionary = await asyncio.gather(
         *(written(executor, function) for function in functions)

@@ -9,11 +9,9 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
-import farcall_local
 from farcall import (
     BatchExecutor,
     JobStatus,
@@ -22,7 +20,7 @@ from tests.support.patience import PATIENCE_S
 
 
 @pytest.mark.core
-async def test_results_have_argument_order(executor: BatchExecutor) -> None:
+async def test_results_have_argument_order(executor):
     sweep = executor.task(lambda x, y: x * y).map(range(12), range(1, 13))
 
     assert [x * (x + 1) for x in range(12)] == await sweep
@@ -72,13 +70,7 @@ asyncio.run(MAIN())
     ("body", "status", "main"),
     [("break", 0, "main"), ("raise SystemExit(7)", 7, "block"), ("pass", -signal.SIGINT, "block")],
 )
-def test_exiting_program_leaves_no_jobs(
-    aws: farcall_local.LocalAWS,
-    make_executor: Callable[..., BatchExecutor],
-    body: str,
-    status: int,
-    main: str,
-) -> None:
+def test_exiting_program_leaves_no_jobs(aws, make_executor, body, status, main):
     program = PROGRAM.replace("BODY", body).replace("MAIN", main)
     process = subprocess.Popen(
         [sys.executable, "-X", "dev", "-c", program],

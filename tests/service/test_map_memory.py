@@ -10,8 +10,6 @@ import sys
 
 import pytest
 
-import farcall_local
-
 PROGRAM = """
 import asyncio, sys
 import farcall
@@ -48,7 +46,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-def test_loop_releases_collected_results(aws: farcall_local.LocalAWS) -> None:
+def test_loop_releases_collected_results(aws):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=500
     )

@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import farcall_local
 import farcall_runtime
 from farcall import (
-    BatchExecutor,
     IntegrityError,
     Job,
 )
@@ -33,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 @pytest.fixture
-async def gang(make_executor: Callable[..., BatchExecutor]) -> AsyncIterator[BatchExecutor]:
+async def gang(make_executor):
     """An executor of tasks on three nodes."""
     async with make_executor(nodes=3) as opened:
         yield opened
@@ -49,9 +46,7 @@ def who(x: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.core
-async def test_result_has_value_of_each_node(
-    gang: BatchExecutor, aws: farcall_local.LocalAWS
-) -> None:
+async def test_result_has_value_of_each_node(gang, aws):
     job = await gang.submit(who, 7)
     assert await job.result() == [(0, 3, 7), (1, 3, 7), (2, 3, 7)]
     assert await job.stdout() == "node 0 says 7\n"
@@ -82,7 +77,7 @@ def meet(folder: str) -> list[int]:
     return sorted(found)
 
 
-async def test_nodes_reach_main_address(gang: BatchExecutor, tmp_path: Path) -> None:
+async def test_nodes_reach_main_address(gang, tmp_path):
     assert await gang.task(meet)(str(tmp_path)) == [[1, 2], [], []]
 
 
@@ -107,7 +102,7 @@ async def _has_ended(job: Job[Any]) -> bool:
     return (await job.status()).is_final
 
 
-async def test_node_failure_stops_main_node(gang: BatchExecutor, tmp_path: Path) -> None:
+async def test_node_failure_stops_main_node(gang, tmp_path):
     job = await gang.submit(fail_on, (2,), str(tmp_path))
     with pytest.raises(LookupError, match="on node 2") as caught:
         await job.result()
@@ -134,9 +129,7 @@ def wait_on_main(path: str) -> int:
     return index
 
 
-async def test_copied_node_outcome_is_rejected(
-    gang: BatchExecutor, aws: farcall_local.LocalAWS, tmp_path: Path
-) -> None:
+async def test_copied_node_outcome_is_rejected(gang, aws, tmp_path):
     job = await gang.submit(wait_on_main, str(tmp_path / "go"))
     attacker = Attacker(aws, tmp_path / "attacked")
     prefix = f"/outcomes/{job.name}/nodes/1/"

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 
-import farcall_local
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -73,7 +71,7 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def notebook(embedded: farcall_local.LocalAWS) -> Iterator[Notebook]:
+def notebook(embedded):
     environment = {**os.environ, **embedded.environment}
     manager, client = start_new_kernel(startup_timeout=PATIENCE_S, env=environment)
     try:
@@ -85,7 +83,7 @@ def notebook(embedded: farcall_local.LocalAWS) -> Iterator[Notebook]:
         manager.shutdown_kernel(now=True)
 
 
-def test_cells_show_progress_and_errors(notebook: Notebook) -> None:
+def test_cells_show_progress_and_errors(notebook):
     (shown,) = notebook.run("halve(2)")
     assert shown["data"]["text/plain"].startswith("<call of halve, not awaited: write await")
 

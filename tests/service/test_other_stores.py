@@ -5,13 +5,12 @@ Starts the local AWS emulator and a proxy that redirects requests or ignores hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import farcall_local
-from farcall import BatchExecutor, OutcomeMissingError, ServiceError
+from farcall import OutcomeMissingError, ServiceError
 from farcall.operations import doctor
 from farcall.operations.doctor import FAILED, OK, Finding
 from tests.support.clients import client
@@ -20,14 +19,14 @@ from tests.support.proxy import Proxy
 
 
 @pytest.fixture
-def proxy(aws: farcall_local.LocalAWS) -> Iterator[Proxy]:
+def proxy(aws):
     with Proxy(aws.endpoint_url) as proxy:
         proxy.keys = aws.environment
         yield proxy
 
 
 @pytest.fixture
-def examined(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def examined(proxy, monkeypatch):
     """Route all of farcall's requests through the proxy."""
     monkeypatch.setenv("FARCALL_ENDPOINT_URL", proxy.url)
 
@@ -50,7 +49,7 @@ def from_a_container_too(proxy: Proxy) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def far_bucket(embedded: farcall_local.LocalAWS) -> str:
+def far_bucket(embedded):
     """A bucket in a different region than the jobs."""
     s3 = client("s3", embedded.environment)
     place = {"LocationConstraint": ELSEWHERE}
@@ -68,13 +67,7 @@ def elsewhere(fault: Fault) -> Callable[[Request], Fault]:
 
 
 @pytest.mark.parametrize("fault", ["redirected", "malformed"])
-async def test_bucket_in_other_region_is_used(
-    fault: Fault,
-    far_bucket: str,
-    proxy: Proxy,
-    make_executor: Callable[..., BatchExecutor],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_bucket_in_other_region_is_used(fault, far_bucket, proxy, make_executor, caplog):
     proxy.rule = elsewhere(fault)
     options = {"s3_bucket_name": far_bucket, **from_a_container_too(proxy)}
     async with make_executor(endpoint_url=proxy.url, **options) as executor:
@@ -94,7 +87,7 @@ async def test_bucket_in_other_region_is_used(
     ("header", "words"),
     [("if-none-match", "despite If-None-Match"), ("range", "it ignores Range")],
 )
-async def test_doctor_detects_ignored_headers(header: str, words: str, proxy: Proxy) -> None:
+async def test_doctor_detects_ignored_headers(header, words, proxy):
     proxy.ignored.add(header)
     found = await examine()
     assert {"bucket access": FAILED} == bad(found)
@@ -102,9 +95,7 @@ async def test_doctor_detects_ignored_headers(header: str, words: str, proxy: Pr
     assert "behaves like S3" in found["bucket access"].remedy
 
 
-async def test_ignored_range_raises_no_integrity_error(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
-) -> None:
+async def test_ignored_range_raises_no_integrity_error(proxy, make_executor):
     options = from_a_container_too(proxy)
     async with make_executor(endpoint_url=proxy.url, **options) as executor:
         proxy.ignored.add("range")

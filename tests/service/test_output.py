@@ -11,11 +11,9 @@ import sys
 
 import pytest
 
-from farcall import BatchExecutor
-
 
 @pytest.mark.core
-async def test_output_of_all_sources_is_captured(executor: BatchExecutor) -> None:
+async def test_output_of_all_sources_is_captured(executor):
     def work() -> None:
         import ctypes
 

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 
 import boto3
 import pytest
-
-import farcall_local
-from farcall import BatchExecutor
-from tests.support.proxy import Proxy
 
 MIB = 1024 * 1024
 LINE = "x" * 1023 + "\n"
@@ -24,7 +19,7 @@ MUCH = 20 * MIB
 
 
 @pytest.fixture
-def left(aws: farcall_local.LocalAWS) -> Callable[[str], list[str]]:
+def left(aws):
     """Return a function that returns the keys of output below a prefix."""
     s3 = boto3.client("s3", endpoint_url=aws.endpoint_url)
 
@@ -48,9 +43,7 @@ def fail(size: int) -> None:
     raise ValueError("after all that")
 
 
-async def test_result_fetches_and_leaves_no_output(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
-) -> None:
+async def test_result_fetches_and_leaves_no_output(proxy, make_executor, left):
     async with make_executor(endpoint_url=proxy.url, prefix="unasked/value") as executor:
         task = executor.task(speak)
         assert await task(MUCH) == MUCH
@@ -59,9 +52,7 @@ async def test_result_fetches_and_leaves_no_output(
     assert left("unasked/value") == []
 
 
-async def test_output_is_available_after_result(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor], left: Callable[[str], list[str]]
-) -> None:
+async def test_output_is_available_after_result(proxy, make_executor, left):
     async with make_executor(endpoint_url=proxy.url, prefix="unasked/handle") as executor:
         job = await executor.submit(speak, MUCH)
         assert await job.result() == MUCH
@@ -79,9 +70,7 @@ async def test_output_is_available_after_result(
     assert await asyncio.to_thread(left, "unasked/handle") == []
 
 
-async def test_error_has_end_of_output(
-    proxy: Proxy, make_executor: Callable[..., BatchExecutor]
-) -> None:
+async def test_error_has_end_of_output(proxy, make_executor):
     async with make_executor(endpoint_url=proxy.url) as executor:
         job = await executor.submit(fail, MUCH)
         error = await job.exception()

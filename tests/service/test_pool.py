@@ -10,14 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import boto3
 import pytest
 
-import farcall_local
 from tests.support.patience import PATIENCE_S, until
 
 _BEGIN = """
@@ -41,7 +39,7 @@ _ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
+def gate(tmp_path):
     """The file that calls wait for."""
     file = tmp_path / "gate"
     yield file
@@ -49,9 +47,7 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def script(
-    aws: farcall_local.LocalAWS, gate: Path
-) -> Callable[[str], contextmanager[subprocess.Popen[str]]]:
+def script(aws, gate):
     """Run a script with a pool, whose calls can wait for the gate."""
 
     @contextmanager
@@ -78,7 +74,7 @@ def unfinished_jobs() -> list[str]:
 
 
 @pytest.mark.core
-def test_process_exit_waits_for_calls(script, gate: Path) -> None:
+def test_process_exit_waits_for_calls(script, gate):
     text = """
 future = pool.submit(wait)
 future.add_done_callback(lambda future: print(future.result(), flush=True))
@@ -96,7 +92,7 @@ del pool
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_exit_cancels_jobs(script) -> None:
+def test_ctrl_c_during_exit_cancels_jobs(script):
     with script("future = pool.submit(wait)\nbegun(future)\n") as process:
         assert process.stdout.readline() == "begun\n"
         assert "waiting for 1 unfinished call" in process.stderr.readline()
@@ -120,7 +116,7 @@ def test_ctrl_c_during_exit_cancels_jobs(script) -> None:
         ),
     ],
 )
-def test_ctrl_c_cancels_jobs(script, text: str) -> None:
+def test_ctrl_c_cancels_jobs(script, text):
     with script(text) as process:
         assert process.stdout.readline() == "begun\n"
         if "future" not in text:
@@ -135,7 +131,7 @@ def test_ctrl_c_cancels_jobs(script, text: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
-def test_forked_child_cannot_use_pool(script, gate: Path) -> None:
+def test_forked_child_cannot_use_pool(script, gate):
     text = """
 future = pool.submit(wait)
 begun(future)

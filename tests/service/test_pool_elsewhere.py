@@ -6,8 +6,6 @@ Starts the local AWS emulator, because these libraries call the pool from their 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
 import dask
 import pytest
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 @pytest.fixture
-def pool(options: dict[str, Any]) -> Iterator[BatchPoolExecutor]:
+def pool(options):
     with BatchPoolExecutor(**options) as opened:
         yield opened
 
@@ -33,7 +31,7 @@ def whole(parts: list[dict[int, int]]) -> dict[int, int]:
     return {pid: number for each in parts for pid, number in each.items()}
 
 
-def test_dask_computes_on_batch(pool: BatchPoolExecutor) -> None:
+def test_dask_computes_on_batch(pool):
     (found,) = dask.compute(whole([part(number) for number in (1, 2)]), scheduler=pool)
 
     assert sorted(found.values()) == [1, 2]

@@ -5,17 +5,14 @@ Starts the local AWS emulator, because queues, roles and compute environments ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import boto3
 import pytest
 
-import farcall_local
 from farcall import BatchExecutor, SettingsError
 
 
 @pytest.fixture(scope="module")
-def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
+def embedded(own_embedded):
     return own_embedded
 
 
@@ -29,9 +26,7 @@ def embedded(own_embedded: farcall_local.LocalAWS) -> farcall_local.LocalAWS:
         ("batch_job_log_group_name", "create-log-group"),
     ],
 )
-async def test_missing_resource_names_its_option(
-    make_executor: Callable[..., BatchExecutor], option: str, remedy: str
-) -> None:
+async def test_missing_resource_names_its_option(make_executor, option, remedy):
     before = boto3.client("batch").list_jobs(jobQueue="farcall-local", jobStatus="SUCCEEDED")
 
     with pytest.raises(SettingsError, match=f"{option} is 'not-there'.*{remedy}") as caught:

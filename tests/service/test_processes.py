@@ -13,8 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from farcall import BatchExecutor
-
 STEP = 10
 
 
@@ -82,7 +80,7 @@ def everything(method: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
-async def test_child_processes_use_pickled_functions(executor: BatchExecutor, method: str) -> None:
+async def test_child_processes_use_pickled_functions(executor, method):
     assert await executor.task(everything)(method) == {
         "pool": [110, 111, 112],
         "lambda": [40],

@@ -15,9 +15,8 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -25,7 +24,6 @@ import pytest
 
 import farcall_local
 from farcall import (
-    BatchExecutor,
     Job,
     Settings,
     TaskNotPicklableError,
@@ -79,24 +77,19 @@ class Watcher:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[farcall_local.LocalAWS]:
+def embedded():
     """Start a separate emulator, whose complete log is read quickly."""
     with farcall_local.start() as aws:
         yield aws
 
 
 @pytest.fixture
-def attacker(aws: farcall_local.LocalAWS, tmp_path: Path) -> Attacker:
+def attacker(aws, tmp_path):
     return Attacker(aws, tmp_path / "attacked")
 
 
 @pytest.fixture
-def watcher(
-    aws: farcall_local.LocalAWS,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> Iterator[Watcher]:
+def watcher(aws, monkeypatch, caplog, capfd):
     """Watch a test: log at DEBUG, stdout and stderr, CloudWatch's lines of its jobs."""
     keys = session(aws.environment, aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"])
     made = Watcher(
@@ -190,9 +183,7 @@ async def add_outcome_key(watcher: Watcher, job: Job[Any]) -> str:
 
 
 @pytest.mark.slow
-async def test_task_results_reveal_no_secrets(
-    watcher: Watcher, make_executor: Callable[..., BatchExecutor], attacker: Attacker
-) -> None:
+async def test_task_results_reveal_no_secrets(watcher, make_executor, attacker):
     argument = Sealed(watcher.secret("argument"))
     extra = {"containerProperties": {"environment": [{"name": "P", "value": watcher.secret("p")}]}}
     async with make_executor(job_definition_extra=extra) as executor:
@@ -222,9 +213,7 @@ async def test_task_results_reveal_no_secrets(
         )
 
 
-async def test_failed_submissions_reveal_no_secrets(
-    watcher: Watcher, aws: farcall_local.LocalAWS, make_executor: Callable[..., BatchExecutor]
-) -> None:
+async def test_failed_submissions_reveal_no_secrets(watcher, aws, make_executor):
     argument = Sealed(watcher.secret("argument"))
     async with make_executor() as executor:
         await executor.task(give)(argument)  # open all connections
@@ -276,7 +265,7 @@ class Echoes(http.server.ThreadingHTTPServer):
 
 
 @pytest.fixture
-def echoes() -> Iterator[Echoes]:
+def echoes():
     with Echoes() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -285,21 +274,14 @@ def echoes() -> Iterator[Echoes]:
         thread.join()
 
 
-async def test_echoed_session_token_is_not_shown(
-    watcher: Watcher,
-    make_executor: Callable[..., BatchExecutor],
-    echoes: Echoes,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_echoed_session_token_is_not_shown(watcher, make_executor, echoes, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", echoes.url)
     error = await refused(make_executor().submit(give, "x"))
     watcher.show(error)
     assert "The token will not do." in str(error)
 
 
-def test_container_does_not_print_echoed_token(
-    watcher: Watcher, aws: farcall_local.LocalAWS, echoes: Echoes
-) -> None:
+def test_container_does_not_print_echoed_token(watcher, aws, echoes):
     attempt = Attempt(aws, echoes, give, "x")
     environment = {"AWS_SESSION_TOKEN": watcher.secrets["session token"]}
     attempt.start(environment=environment)
@@ -312,7 +294,7 @@ def test_container_does_not_print_echoed_token(
     assert "The token will not do." in said
 
 
-def test_watcher_detects_secret(watcher: Watcher) -> None:
+def test_watcher_detects_secret(watcher):
     """This shows that the tests above can fail."""
     seen = copy.deepcopy(watcher)
     seen.show(ValueError(seen.secret("key")), {"x": seen.secrets["secret key"]})

@@ -8,14 +8,12 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import boto3
 import numpy as np
 import pytest
 
-from farcall import BatchExecutor
 from farcall.payload.sources import Archive
 
 
@@ -30,13 +28,13 @@ def stored() -> list[str]:
 
 
 @pytest.fixture
-def array() -> np.ndarray[Any, Any]:
+def array():
     """An array that no other test uses."""
     return np.frombuffer(os.urandom(2 * 1024 * 1024), np.uint8)
 
 
 @pytest.fixture(autouse=True)
-def before(aws: object) -> list[str]:
+def before(aws):
     """Return the keys that other tests have left."""
     return stored()
 
@@ -45,15 +43,13 @@ def total(array: Any, factor: int = 1) -> int:
     return int(array.sum()) * factor
 
 
-async def test_small_project_archive_is_shared(executor: BatchExecutor) -> None:
+async def test_small_project_archive_is_shared(executor):
     archive = Archive(os.urandom(Archive.LEAST_BYTES))
     assert await executor.task(len)(pickle.PickleBuffer(archive)) == len(archive)
 
 
 @pytest.mark.core
-async def test_array_is_stored_once(
-    make_executor: Callable[..., BatchExecutor], array: Any, before: list[str]
-) -> None:
+async def test_array_is_stored_once(make_executor, array, before):
     expected = int(array.sum())
     closed_over = {"array": array}
     async with make_executor() as executor:

@@ -8,7 +8,6 @@ Slow, because jobs unpack packages. The refusal of changed packages runs in CI a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from farcall import (
 )
 from farcall.packages import installed
 from tests.support.proxy import Proxy
-from tests.support.wheels import Index, make_wheel
+from tests.support.wheels import make_wheel
 from tests.unit.packages.test_installed import install
 
 pytestmark = [pytest.mark.usefixtures("module_travels"), pytest.mark.slow]
@@ -37,15 +36,13 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def own_aws() -> Iterator[farcall_local.LocalAWS]:
+def own_aws():
     with farcall_local.start() as aws:
         yield aws
 
 
 @pytest.fixture
-def aws(
-    own_aws: farcall_local.LocalAWS, monkeypatch: pytest.MonkeyPatch, request: Any
-) -> farcall_local.LocalAWS:
+def aws(own_aws, monkeypatch, request):
     """Use this module's own emulator, with a separate prefix for each test."""
     for name, value in own_aws.environment.items():
         monkeypatch.setenv(name, value)
@@ -54,7 +51,7 @@ def aws(
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def site(tmp_path, monkeypatch):
     """Replace this interpreter's site folder, which takes long to pack, with an empty one."""
     site = tmp_path / "env" / installed.SITE
     site.mkdir(parents=True)
@@ -118,14 +115,14 @@ SEEN = {
 }
 
 
-async def test_listed_package_is_synced(make_executor, aws, index: Index) -> None:
+async def test_listed_package_is_synced(make_executor, aws, index):
     index.add("travelled", files=FILES, entry_points=ENTRY_POINTS)
     async with make_executor(packages=["travelled"]) as executor:
         assert await executor.task(look)() == SEEN
         assert await executor.task(version_of).map(["travelled"] * 3) == ["1.0"] * 3
 
 
-async def test_second_session_uploads_no_packages(make_executor, aws, site: Path) -> None:
+async def test_second_session_uploads_no_packages(make_executor, aws, site):
     add(site, "same")
     async with make_executor(packages="local") as executor:
         await executor.task(version_of)("same")
@@ -139,7 +136,7 @@ async def test_second_session_uploads_no_packages(make_executor, aws, site: Path
     assert not proxy.counts["s3 PUT packages"]
 
 
-async def test_deleted_package_is_uploaded_again(make_executor, aws, site: Path) -> None:
+async def test_deleted_package_is_uploaded_again(make_executor, aws, site):
     add(site, "same")
     async with make_executor(packages="local") as executor:
         assert await executor.task(version_of)("same") == "1.0"
@@ -153,7 +150,7 @@ async def test_deleted_package_is_uploaded_again(make_executor, aws, site: Path)
 
 
 @pytest.mark.path
-async def test_changed_package_is_uploaded_again(make_executor, aws, site: Path) -> None:
+async def test_changed_package_is_uploaded_again(make_executor, aws, site):
     for name in ("same", "changing"):
         add(site, name)
     bucket = os.environ["FARCALL_S3_BUCKET_NAME"]

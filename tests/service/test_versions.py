@@ -6,11 +6,10 @@ Starts the local AWS emulator, because the container compares versions before it
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import pytest
 
-from farcall import BatchExecutor, VersionMismatchError
+from farcall import VersionMismatchError
 
 PRETENDER = """
 import runpy, sys
@@ -20,9 +19,7 @@ runpy.run_module("farcall_runtime", run_name="__main__", alter_sys=True)
 """
 
 
-async def test_other_python_version_is_rejected(
-    make_executor: Callable[..., BatchExecutor],
-) -> None:
+async def test_other_python_version_is_rejected(make_executor):
     command = [sys.executable, "-c", PRETENDER]
     extra = {"containerProperties": {"command": command}}
     options = {"retry_attempts": 3, "retry_on": "failure"}

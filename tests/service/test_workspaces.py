@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
@@ -27,7 +26,7 @@ from farcall.engine.workspaces import key_of
 from farcall.model import start_script
 from farcall.model.commands import Nodes
 from farcall.model.start_script import Fetched, wrap
-from farcall.payload.archive import Archive, Source, pack
+from farcall.payload.archive import Source, pack
 from farcall_local.names import BUCKET, JOB_ROLE
 from tests.support.patience import PATIENCE_S
 from tests.support.signing import REGION, session
@@ -51,7 +50,7 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def archive(folder) -> Iterator[Archive]:
+def archive(folder):
     made = pack([Source(folder)], DEFAULT_CACHE_DIR)
     yield made
     made.close()

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
-from torchx.runner import Runner, get_runner
+from torchx.runner import get_runner
 
-import farcall_local
 from farcall.client.loop_thread import close_shared
 from tests.support.commands import TORCHX, Commands
 from tests.torchx.apps import QUEUE
 
 
 @pytest.fixture(scope="session")
-def torchx_commands() -> Iterator[Commands]:
+def torchx_commands():
     with closing(Commands(TORCHX)) as running:
         yield running
 
 
 @pytest.fixture
-def torchx(
-    torchx_commands: Commands, aws: farcall_local.LocalAWS
-) -> Callable[..., subprocess.CompletedProcess[str]]:
+def torchx(torchx_commands, aws):
     """Run ``torchx`` with arguments."""
     return torchx_commands.run
 
 
 @pytest.fixture
-def launched(torchx: Callable[..., Any]) -> Callable[..., str]:
+def launched(torchx):
     """Run a component; return the app's handle."""
 
     def run(*component: str, queue: str = QUEUE) -> str:
@@ -45,13 +39,13 @@ def launched(torchx: Callable[..., Any]) -> Callable[..., str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_sessions() -> Iterator[None]:
+def _own_sessions():
     """Close shared sessions after each test, because the environment differs."""
     yield
     close_shared()
 
 
 @pytest.fixture
-def runner(aws: farcall_local.LocalAWS) -> Iterator[Runner]:
+def runner(aws):
     with get_runner() as made:
         yield made

@@ -7,13 +7,12 @@ security policy, no dialog, and no request except to the web UI's own server.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import BrowserContext, Page, async_playwright, expect
 
 import farcall_local
 from farcall import BatchExecutor
@@ -43,16 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def embedded() -> Iterator[farcall_local.LocalAWS]:
+def embedded():
     with farcall_local.start(cpus=8) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 
 
 @pytest.fixture(scope="module")
-def served(
-    embedded: farcall_local.LocalAWS, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[serving.Page]:
+def served(embedded, tmp_path_factory):
     """The web UI, served by the installed command."""
     home = {"HOME": str(tmp_path_factory.mktemp("home"))}
     with serving.page({**embedded.environment, **home}) as served:
@@ -66,13 +63,13 @@ class NewExecutor(Protocol):
 
 
 @pytest.fixture
-def executor(aws: farcall_local.LocalAWS) -> NewExecutor:
+def executor(aws):
     small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
     return lambda **options: BatchExecutor(**{**small, **options})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
+async def browser():
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(
             executable_path=BROWSER,
@@ -136,7 +133,7 @@ class Open(Protocol):
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def open_page(browser: Browser, served: serving.Page) -> AsyncIterator[Open]:
+async def open_page(browser, served):
     """Open pages with the token; the teardown checks that the browser reported no problems."""
     contexts: list[tuple[BrowserContext, Seen, str]] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -14,7 +13,7 @@ from tests.ui.server.screen import get
 
 
 @pytest.fixture(scope="module")
-def proxy(embedded) -> Iterator[Proxy]:
+def proxy(embedded):
     """A proxy between the web UI and the local AWS emulator."""
     with Proxy(embedded.endpoint_url) as proxy:
         yield proxy

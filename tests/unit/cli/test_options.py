@@ -20,12 +20,12 @@ from farcall.cli.options import given
         ("vcpu", "NAME=VALUE"),
     ],
 )
-def test_invalid_option_is_a_usage_error(assignment: str, message: str) -> None:
+def test_invalid_option_is_a_usage_error(assignment, message):
     with pytest.raises(click.UsageError, match=re.escape(message)):
         given([assignment], {})
 
 
-def test_options_are_parsed_by_their_type() -> None:
+def test_options_are_parsed_by_their_type():
     words = ['tags={"a": "b"}', "stuck_timeout_s=null", "keep-artifacts=yes", "queue=123"]
 
     options = given(words, {"vcpu": "4", "memory": None})

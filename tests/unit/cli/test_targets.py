@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -42,7 +40,7 @@ else:
 
 
 @pytest.fixture(autouse=True)
-def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _modules_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "faulty.py").write_text("import nothing_of_this_name\ndef add(): ...\n")
     monkeypatch.setattr(sys, "path", sys.path.copy())
@@ -67,7 +65,7 @@ def _modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         ("faulty.py:add", FarcallError, "line 1, in <module>"),
     ],
 )
-def test_missing_function_gets_suggestion(name: str, error: type[Exception], message: str) -> None:
+def test_missing_function_gets_suggestion(name, error, message):
     with pytest.raises(error) as caught:
         find(name)
 
@@ -75,7 +73,7 @@ def test_missing_function_gets_suggestion(name: str, error: type[Exception], mes
 
 
 @pytest.mark.parametrize(("is_async", "line"), [(True, 11), (False, 13)])
-def test_unguarded_module_is_refused_with_line(tmp_path: Path, is_async: bool, line: int) -> None:
+def test_unguarded_module_is_refused_with_line(tmp_path, is_async, line):
     path = tmp_path / "unguarded.py"
     path.write_text(UNGUARDED.format(is_async=is_async))
     with pytest.raises(FarcallError, match=f"line {line} of .*unguarded.py runs jobs"):
