@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from farcall.engine.fetcher import Usage
-from farcall.engine.logs import reader
 from farcall.engine.session import session_for
 
 MANY = 3000
@@ -20,7 +19,7 @@ MANY = 3000
 async def read(executor, job_id, **options):
     """Return the lines of a job."""
     session = await session_for(executor.settings)
-    return [line async for batch in reader.lines(session, job_id, **options) for line in batch]
+    return [line async for batch in session.logs.lines(job_id, **options) for line in batch]
 
 
 def texts(lines, *streams):
@@ -53,7 +52,7 @@ async def test_last_lines_are_not_lost(executor, tmp_path):
     job = await executor.submit(talk, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     found = []
-    async for batch in reader.lines(session, job.id, follow=True):
+    async for batch in session.logs.lines(job.id, follow=True):
         found += batch
         (tmp_path / "go").touch()  # after the first line
 
@@ -68,7 +67,7 @@ async def test_collected_job_is_followed_in_cloudwatch(executor, tmp_path):
     job = await executor.submit(count, str(tmp_path / "go"))
     session = await session_for(executor.settings)
     found = []
-    async for batch in reader.lines(session, job.id, follow=True):
+    async for batch in session.logs.lines(job.id, follow=True):
         found += batch
         if not (tmp_path / "go").exists():
             (tmp_path / "go").touch()

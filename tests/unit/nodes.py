@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from farcall.backends.base import Capabilities, LogEvent
-from farcall.engine.logs.nodes import NodeLogs
+from farcall.engine.logs.reader import LogReader
 from farcall.engine.packer import Batcher
 from farcall.engine.tracked_job import Trouble
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
@@ -26,7 +26,13 @@ def job(nodes=1, status=JobStatus.RUNNING, **more):
     """Return a job on a number of nodes."""
     groups = (NodeGroup(0, nodes - 1),) if nodes > 1 else ()
     return JobDetail(
-        "job", "a-job", status, groups=groups, created_at=STARTED, log_group=GROUP, **more
+        "job",
+        "a-job",
+        status,
+        groups=groups,
+        created_at=STARTED,
+        log_group=GROUP,
+        **{"is_command": True, **more},
     )
 
 
@@ -125,7 +131,7 @@ class Log:
         self._is_open = False
 
 
-def node_logs(platform, timing):
+def node_logs(platform, timing, stores=None):
     """Return a reader of the platform's logs."""
 
     async def answer(job_ids):
@@ -137,12 +143,12 @@ def node_logs(platform, timing):
     def detail(job_id):
         return asyncio.shield(details.add(job_id))
 
-    return NodeLogs(platform, detail, Trouble(), timing)
+    return LogReader(platform, stores, detail, Trouble(), timing)
 
 
 async def lines_of(logs, job_id, nodes=None, **how):
     """Yield the output of a job's nodes, line by line."""
-    async with contextlib.aclosing(logs.batches(job_id, nodes, **how)) as batches:
+    async with contextlib.aclosing(logs.lines(job_id, nodes, **how)) as batches:
         async for batch in batches:
             for line in batch:
                 yield line

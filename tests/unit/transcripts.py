@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
-from farcall.backends.batch.cloudwatch import CloudWatchLog
+from farcall.backends.batch.backend import BatchBackend
+from farcall.engine.logs.nodes import NodeAttempt
+from farcall.engine.logs.sources import LogSource, PacedLogs, Part
 from farcall.model.submission import Submission
 from farcall.storage.chunks import Written
 from farcall_runtime import envelope
@@ -38,9 +40,9 @@ def page(*lines, token, at=NOW):
     }
 
 
-async def put(store, stream, sequence, data, attempt=1, key=KEY):
+async def put(store, stream, sequence, data, attempt=1, key=KEY, index=0):
     """Store a chunk."""
-    name = WHERE.chunk_key(0, attempt, stream, sequence)
+    name = WHERE.chunk_key(index, attempt, stream, sequence)
     await store.put(name, envelope.seal_chunk(key, name, data), quick=True)
 
 
@@ -71,10 +73,13 @@ class Counted:
         return await self._store.list_keys(prefix)
 
 
-def log(*lines, at=NOW):
-    """Return a log with exactly these lines."""
+async def log(transcript, *lines, at=NOW):
+    """Yield the unseen lines of a log with exactly these lines."""
     opened, _ = access([page(*lines, token="1", at=at), page(token="1")])
-    return CloudWatchLog(opened, "g", "s")
+    logs = PacedLogs(BatchBackend(opened), TIMING)
+    yield transcript.begin_log()
+    async for found in LogSource(logs, NodeAttempt(0, 1, "g", "s"), Part()).read():
+        yield transcript.unseen(found)
 
 
 def ended(out=(0, 0, b""), err=(0, 0, b""), **more):

@@ -213,7 +213,7 @@ async def _print_output(session: Session, job_id: str, *, count: int) -> None:
     """Print the output of all nodes until the job finishes, or why it is unreadable."""
     printer = Printer(begin=lambda line: f"{line.node}: " if count > 1 else "", only=STDOUT)
     try:
-        async with contextlib.aclosing(session.node_logs.batches(job_id, follow=True)) as batches:
+        async with contextlib.aclosing(session.logs.lines(job_id, follow=True)) as batches:
             async for batch in batches:
                 printer.print(batch)
     except ServiceError as error:  # the job's exit code is still needed

@@ -18,7 +18,6 @@ import click
 from farcall.cli import exit_codes, references
 from farcall.cli.common import moment, opened, pattern
 from farcall.cli.printing import Printer, echo, give_up_stdout
-from farcall.engine.logs import reader
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail
@@ -44,7 +43,7 @@ _TOGETHER = 32
     type=click.IntRange(min=0),
     multiple=True,
     metavar="N",
-    help="Index of a node, from 0; repeatable for command jobs.",
+    help="Index of a node, from 0; repeatable.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Continue until the job has finished.")
 @click.option("--stdout", "only", flag_value=STDOUT, help="Only the job's stdout.")
@@ -116,7 +115,7 @@ def show_logs(
 
     The output of a command is only in CloudWatch, and all nodes are shown by
     default, each line prefixed with the node's index. Multi-node functions show
-    the main node, 0, unless --node names another one.
+    the main node, 0, unless --node names others.
 
     If a progress bar rewrites a line, its last state is shown; with -f and without
     --grep, a terminal also shows the earlier states in its last row.
@@ -127,7 +126,7 @@ def show_logs(
     if (reference is not None) + (workflow is not None) + (run is not None) > 1:
         raise click.UsageError("JOB, --workflow and --run cannot be used together")
     wanted = {
-        "nodes": nodes,
+        "nodes": nodes or None,
         "follow": follow,
         "streams": STREAMS if only is None else (only,),
         "attempt": attempt,
@@ -231,7 +230,7 @@ class _Output(NamedTuple):
     """Filter and format of printed lines.
 
     Attributes:
-        wanted: Arguments of `reader.lines`.
+        wanted: Arguments of `LogReader.lines`.
         grep: Only lines that match.
         timestamps: Whether each line is prefixed with its time.
         quiet: Whether names and attempt messages are left out.
@@ -290,7 +289,7 @@ class _Output(NamedTuple):
         printer = self._printer(source)
         is_told = self.wanted["attempt"] is None and not (self.quiet or self.as_json)
         attempt = 1
-        pages = reader.lines(session, source.detail.job_id, detail=source.detail, **self.wanted)
+        pages = session.logs.lines(source.detail.job_id, detail=source.detail, **self.wanted)
         async with contextlib.aclosing(pages):
             async for batch in pages:
                 if turn is not None:
@@ -312,8 +311,11 @@ class _Output(NamedTuple):
     def _printer(self, source: _Source) -> Printer:
         if self.as_json:
             return Printer(lambda line: self._document(source, line), only=STDOUT)
-        is_one_node = source.detail.nodes <= 1 or len(set(self.wanted["nodes"])) == 1
-        by_node = source.detail.is_command and not is_one_node
+        nodes = self.wanted["nodes"]
+        if nodes is None:
+            by_node = source.detail.is_command and source.detail.nodes > 1
+        else:
+            by_node = len(set(nodes)) > 1
         return Printer(begin=lambda line: self._prefix(source, line, by_node=by_node))
 
     def _prefix(self, source: _Source, line: LogLine, *, by_node: bool) -> str:
@@ -324,11 +326,10 @@ class _Output(NamedTuple):
             return f"{at}{line.node}: "
         return f"{at}{source.label}{f'#{line.node}' if by_node else ''} | "
 
-    @staticmethod
-    def _document(source: _Source, line: LogLine) -> str:
+    def _document(self, source: _Source, line: LogLine) -> str:
         said = line._asdict()
         del said["goes_on"]
-        if not source.detail.is_command:
+        if not source.detail.is_command and self.wanted["nodes"] is None:
             del said["node"]
         return json.dumps({**said, "at": iso(line.at), "job": source.detail.job_id})
 

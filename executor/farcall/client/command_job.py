@@ -120,7 +120,7 @@ class CommandJob(SubmittedJob[CommandRun]):
         """
         session = await self._run.session()
         nodes = None if node is None else [node]
-        batches = session.node_logs.batches(self.id, nodes, follow=follow, tail=tail, since=since)
+        batches = session.logs.lines(self.id, nodes, follow=follow, tail=tail, since=since)
         async with contextlib.aclosing(batches):
             async for batch in batches:
                 for line in batch:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 from farcall.client.frames import frames_hidden
 from farcall.config.help import shows_options
 from farcall.engine.fetcher import Usage
-from farcall.engine.logs.reader import AttemptHistory, LogReader
-from farcall.engine.logs.transcript import Transcript
+from farcall.engine.logs.sources import TaskOutput
 from farcall.engine.run import JobRun, TaskRun
 from farcall.model.errors import TaskNotPicklableError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -268,22 +267,14 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
             self._run.watch(session, submission, index)
         kept = self._run.kept()
         if kept is not None:
-            chunks = Chunks(session.stores.of(submission.where.bucket), submission, index)
-            transcript = Transcript(chunks, kept.attempt, session.timing)
-            written = kept.elsewhere()
-            if written is not None:
-                async for lines in transcript.catch_up():
-                    yield lines
-            yield await transcript.close_kept(written, kept.stdout, kept.stderr)
+            store = session.stores.of(submission.where.bucket)
+            async for batch in TaskOutput(store, submission, index).collected(kept):
+                yield batch
             return
-        detail = await session.describe(self.id)
-        history = AttemptHistory(
-            self._run.session, session, submission, index, detail, self._run.kept
-        )
-        reading = LogReader(history, follow=follow)
-        async with contextlib.aclosing(reading.read()) as batches:
+        lines = session.logs.lines(self.id, follow=follow, kept=self._run.kept)
+        async with contextlib.aclosing(lines) as batches:
             async for batch in batches:
-                yield batch or []
+                yield batch
         if waits:
             await self.wait()
 

@@ -23,7 +23,7 @@ from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.config.settings import Settings
 from farcall.engine.fetcher import Cleaner, Fetcher
-from farcall.engine.logs.nodes import NodeLogs
+from farcall.engine.logs.reader import LogReader
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.packer import Packer, WorkerThreads
@@ -88,7 +88,7 @@ class Session:
         stores: Buckets.
         threads: Threads for work that would block the event loop.
         tracker: Tracks all tasks.
-        node_logs: Reads the output of command jobs' nodes.
+        logs: Reads the output of jobs.
         terminations: Terminates jobs.
         launcher: Submits command jobs.
         packer: Pickles functions and arguments.
@@ -112,8 +112,8 @@ class Session:
         self.stores = Stores(access)
         self.timing = access.timing
         self.tracker = Tracker(backend, self.stores, access.timing)
-        self.node_logs = NodeLogs(
-            backend, self.tracker.detail, self.tracker.trouble, access.timing
+        self.logs = LogReader(
+            backend, self.stores, self.tracker.detail, self.tracker.trouble, access.timing
         )
         moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
@@ -259,7 +259,7 @@ class Session:
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for further tasks
         await self.tracker.close()
-        self.node_logs.close()
+        self.logs.close()
         await self.relay.close()
         await self._until(lambda: not self._at_work)
         started: list[asyncio.Future[Any]]

@@ -37,7 +37,7 @@ from farcall.torchx.workspace import FarcallWorkspaceMixin
 
 # --- App logs: the lines of a replica, with TorchX's filters ------------------------------------
 #
-# Replicas whose logs one process follows share requests; see `farcall.engine.logs.nodes`.
+# Replicas whose logs one process follows share requests; see `farcall.engine.logs.reader`.
 
 
 def _pattern(regex: str | None, streams: Stream | None) -> re.Pattern[str]:
@@ -368,7 +368,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         if app is None:
             raise UnknownError(f"app {app_id} does not exist. Run `torchx list` to list the apps.")
         node = states.node_of(app.detail, role_name, k)
-        batches = app.session.node_logs.batches(
+        batches = app.session.logs.lines(
             app.detail.job_id,
             [node],
             follow=should_tail,

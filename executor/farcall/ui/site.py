@@ -13,7 +13,6 @@ from starlette.responses import StreamingResponse
 
 import farcall
 from farcall.config.settings import Settings, from_text
-from farcall.engine.logs import reader
 from farcall.engine.session import this_user
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail
@@ -189,8 +188,8 @@ class Site:
         """Yield a job's output lines until the job finishes."""
         end = {}
         try:
-            lines = reader.lines(
-                await self.account.session(),
+            session = await self.account.session()
+            lines = session.logs.lines(
                 detail.job_id,
                 follow=True,
                 streams=streams,

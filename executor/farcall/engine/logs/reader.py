@@ -1,589 +1,477 @@
-"""Log reader: a job's output in lines, of one attempt or all, existing or live.
+"""Log reader: the output of a job's nodes in lines, existing or live.
 
-Batch is polled every few seconds. S3 is polled twice a second for the next chunk of each stream
-and for the outcome. Because their keys are known, such a poll needs no listing and is cheap.
+Each caller reads each node's attempts one after the other, from the beginning or the end, and then
+polls the last one for new lines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import math
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
-    Mapping,
+    Hashable,
+    Iterable,
     Sequence,
 )
-from datetime import datetime, timedelta, timezone
-from typing import NamedTuple
+from datetime import datetime, timezone
+from operator import itemgetter
 
-from farcall.backends.base import Log
+from farcall.aws import error_translation
+from farcall.backends.base import Backend
 from farcall.engine.fetcher import Delivered
-from farcall.engine.logs.transcript import Transcript
-from farcall.engine.session import Session
-from farcall.model import clock, failure_reasons
-from farcall.model.errors import FarcallError, ServiceError, UnknownError
-from farcall.model.failure_reasons import About
-from farcall.model.jobs import Attempt, JobDetail, JobStatus
-from farcall.model.names import counted
-from farcall.model.output import LOG, LogLine, last_state
+from farcall.engine.logs import nodes as job_nodes
+from farcall.engine.logs.nodes import JobNodes, NodeAttempt
+from farcall.engine.logs.sources import (
+    LogSource,
+    PacedLogs,
+    Part,
+    Source,
+    TaskOutput,
+    TaskSource,
+)
+from farcall.engine.tracked_job import Patience, Trouble
+from farcall.model import clock
+from farcall.model.errors import FarcallError, JobLostError, ServiceError
+from farcall.model.jobs import JobDetail
+from farcall.model.output import LogLine
 from farcall.model.submission import Submission
-from farcall.storage import outcomes
-from farcall.storage.chunks import ChunkPlace, Chunks, Written
-from farcall.storage.store import Store
-from farcall_runtime import envelope
-from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
+from farcall.model.timing import Timing
+from farcall.storage.stores import Stores
+from farcall_runtime.contract import STREAMS
 
-# --- The attempts of a task: their ends and outputs ----------------------------------------------
+_PAGE = 1000
+"""Maximum lines of one batch to which several sources contribute."""
+
+_TOGETHER = 8
+"""Maximum sources whose new lines one batch contains."""
+
+_SHORTEST_S = 0.01
+"""Minimum pause between two polls, which keeps rounding errors from repeating them."""
+
+_MOST_LINES = 10_000
+"""Lines after which a poll of one source lets the others have their turn."""
+
+_EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 
-_JUST_NOW = timedelta(seconds=30)
-
-
-class AttemptHistory:
-    """The attempts of one task.
+class LogReader:
+    """Reader of jobs' output; one for each session.
 
     Args:
-        find: Returns the running event loop's session, again if it was closed meanwhile.
-        session: The current session.
-        submission: The task's job.
-        index: The task's index in the job.
-        detail: Batch's description of the task.
-        kept: Returns the data that this process has taken from the bucket, if any.
-
-    Attributes:
-        timing: Polling intervals.
-        detail: Batch's latest description.
-        kept: Returns the data that this process has taken from the bucket, if any.
-        store: The bucket.
-        submission: The task's job.
-        index: The task's index in the job.
-        chunks: The task's chunks.
+        backend: Platform that runs the jobs.
+        stores: Buckets.
+        detail: Returns the backend's description of a job, or None; concurrent callers share a
+            request.
+        trouble: Notified of requests that fail while output is followed.
+        timing: Intervals between requests.
     """
 
     def __init__(
         self,
-        find: Callable[[], Awaitable[Session]],
-        session: Session,
-        submission: Submission,
-        index: int,
-        detail: JobDetail,
-        kept: Callable[[], Delivered | None] = lambda: None,
+        backend: Backend,
+        stores: Stores,
+        detail: Callable[[str], Awaitable[JobDetail | None]],
+        trouble: Trouble,
+        timing: Timing,
     ) -> None:
-        self.timing = session.timing
-        self.detail = detail
-        self.kept = kept
-        self._find = find
-        self._backend = session.backend
-        self.store = session.stores.of(submission.where.bucket)
-        self.submission = submission
-        self.index = index
-        self.chunks = Chunks(self.store, submission, index)
-        self._final: Written | None = None
-        self._asked_at = clock.now()
-        self._is_forgotten = False
+        self.logs = PacedLogs(backend, timing)
+        self.stores = stores
+        self.trouble = trouble
+        self.timing = timing
+        self._detail = detail
+        self._closed = asyncio.Event()
 
-    def last(self) -> int:
-        """Return the number of the latest attempt, which may be about to start."""
-        detail = self.detail
-        return max(1, detail.attempts) if detail.status.is_final else detail.attempts + 1
-
-    def check(self, attempt: int, *, follow: bool) -> None:
-        """Check that an attempt exists or may still start.
-
-        Raises:
-            FarcallError: The attempt does not exist.
-        """
-        detail, last = self.detail, self.last()
-        most = detail.attempts_allowed if follow and not detail.status.is_final else last
-        if attempt > most:
-            may = "may have" if most > last else "has had"
-            raise FarcallError(
-                f"attempt {attempt} does not exist: job {detail.job_id} {may} "
-                f"{counted(most, 'attempt')}"
-            )
-
-    def goes_on(self, number: int, *, follow: bool) -> bool:
-        """Return whether another attempt follows, or may follow, a finished one."""
-        if self._is_forgotten or (self._final is not None and self._final.attempt <= number):
-            return False
-        kept = self.kept()
-        if kept is not None:
-            return number < kept.attempt
-        if follow and not self.detail.status.is_final:
-            self._asked_at = -math.inf  # Batch may now know whether another attempt follows
-            return True
-        return number < self.last()
-
-    async def is_over(self, number: int) -> bool:
-        """Return whether an attempt has finished.
-
-        Raises:
-            IntegrityError: Its stored outcome is not what the container wrote.
-            ServiceError: AWS refused a call.
-        """
-        if self.kept() is not None or self._has_ended(number):
-            return True
-        if clock.now() - self._asked_at >= self.timing.attempts_pause_s:
-            await self.ask()
-        return self._has_ended(number) or await self.ending(number) is not None
-
-    async def ask(self) -> None:
-        """Describe the job again. A job that Batch has forgotten has finished.
-
-        Raises:
-            ServiceError: Batch refused the call.
-        """
-        self._asked_at = clock.now()
-        session = await self._find()
-        detail = await session.detail(self.submission.id_of(self.index))
-        if detail is not None:
-            self.detail = detail
-        self._is_forgotten = detail is None
-
-    def _has_ended(self, number: int) -> bool:
-        is_final = self._final is not None and self._final.attempt <= number
-        is_final = is_final or self._is_forgotten
-        return is_final or self.detail.status.is_final or self.detail.attempts >= number
-
-    async def ending(self, number: int) -> Written | None:
-        """Return an attempt's outcome; None if it is missing or was deleted.
-
-        Raises:
-            IntegrityError: It is not what the container wrote.
-            ServiceError: S3 refused a request.
-        """
-        submission, index = self.submission, self.index
-        if self._final is None and not submission.is_other_node(index):
-            self._final = await self._open(submission.where.outcome_key(index))
-        if self._final is not None and self._final.attempt == number:
-            return self._final
-        return await self._open(submission.attempt_key(index, number))
-
-    async def _open(self, key: str) -> Written | None:
-        try:
-            found = await outcomes.fetch(self.store, self.submission, key)
-        except envelope.EnvelopeError as error:
-            about = About(self.detail.job_id, self.detail.name)
-            raise failure_reasons.unusable(error).error(about) from error
-        if found is None:
-            return None
-        return Written.of(self.submission, self.index, found.outcome, found.at)
-
-    def tried(self, number: int) -> Attempt:
-        """Return Batch's description of an attempt; None for a running one."""
-        tried = self.detail.tried
-        return tried[number - 1] if number <= len(tried) else Attempt()
-
-    def transcript(self, number: int) -> Transcript:
-        """Return the output of an attempt, still unread."""
-        cut_bytes = self._backend.capabilities.longest_log_line_bytes
-        return Transcript(self.chunks, number, self.timing, cut_bytes)
-
-    def log(self, number: int) -> Log:
-        """Return the platform's log of an attempt; for a running attempt, the job's."""
-        stream = self.tried(number).log_stream
-        detail = self.detail
-        if number == detail.attempts + 1 and detail.status is JobStatus.RUNNING:
-            known = {tried.log_stream for tried in detail.tried}
-            stream = "" if detail.log_stream in known else detail.log_stream
-        return self._backend.log(detail.log_group, stream)
-
-    def has_just_ended(self) -> bool:
-        """Return whether the job ended so recently that CloudWatch may lack output."""
-        stopped = self.detail.stopped_at
-        return stopped is not None and not _is_past(stopped + _JUST_NOW)
-
-
-# --- Lines of one attempt or all -----------------------------------------------------------------
-
-
-_RENEW_S = FOLLOWED_S / 2.5
-_FROM_CHUNKS = SOON_CHUNKS // 2
-"""Number of chunks from which the marker is stored; before, uploads are frequent."""
-_LONG = timedelta(seconds=60)
-"""Time without chunks after which the container may be unable to store any."""
-
-
-class Part(NamedTuple):
-    """Requested part of the output.
-
-    Attributes:
-        since: Earliest time at which a line was stored; None for all.
-        tail: Number of lines at the end, or all.
-        streams: Names of the streams.
-    """
-
-    since: datetime | None = None
-    tail: int | None = None
-    streams: Collection[str] = STREAMS
-
-
-EVERYTHING = Part()
-
-
-class _Prepared(NamedTuple):
-    """An attempt whose beginning may be skipped.
-
-    Attributes:
-        transcript: The attempt's output.
-        lines: The requested lines, if they are from the platform's own log; otherwise None.
-    """
-
-    transcript: Transcript
-    lines: list[LogLine] | None = None
-
-
-async def lines(
-    session: Session,
-    job_id: str,
-    *,
-    nodes: Sequence[int] = (),
-    follow: bool = False,
-    streams: Collection[str] = STREAMS,
-    attempt: int | None = None,
-    since: datetime | None = None,
-    tail: int | None = None,
-    detail: JobDetail | None = None,
-) -> AsyncGenerator[list[LogLine], None]:
-    """Yield the output of a job, of a task or of a command.
-
-    Args:
-        session: The running event loop's session.
-        job_id: A single job, an array task, or a node.
-        nodes: Indexes of nodes. By default all nodes of a command, and the main node of a task;
-            of a task, one node can be read at a time.
-        follow: Continue until the job's end, including its last lines and the intermediate states
-            of progress bars; see `LogLine.goes_on`.
-        streams: ``"stdout"``, ``"stderr"`` or both. Lines from the platform's own log, which
-            merges both, are always yielded.
-        attempt: Number of one attempt, from 1; by default all, one after the other.
-        since: Only lines stored at this time or later, which may be seconds after they were
-            written.
-        tail: Maximum number of existing lines, the last ones.
-        detail: The platform's description of the job, if the caller has it.
-
-    Raises:
-        ValueError: A stream, an attempt or ``tail`` is invalid.
-        JobLostError: The platform does not know the job.
-        UnknownError: farcall did not submit the job, or the node does not exist.
-        FarcallError: The job is an array job, or the attempt does not exist.
-        IntegrityError: A piece of output is not what the container wrote.
-        ServiceError: The platform refused.
-    """
-    _check(streams, attempt, tail)
-    detail = detail or await session.describe(job_id)
-    if detail.is_command:
-        pages = session.node_logs.batches(
-            job_id, nodes or None, attempt=attempt, follow=follow, tail=tail, since=since
-        )
-    else:
-        node_id = _node_of(detail, nodes)
-        if node_id != detail.job_id:
-            detail = await session.describe(node_id)
-        part = Part(since, tail, streams)
-        pages = _of_task(session, detail, attempt, part, follow=follow)
-    async with contextlib.aclosing(pages):
-        async for batch in pages:
-            yield batch
-
-
-def _node_of(detail: JobDetail, nodes: Sequence[int]) -> str:
-    """Return the ID of the task's requested node; by default the job's ID.
-
-    Raises:
-        UnknownError: The node does not exist.
-        FarcallError: Several nodes are named.
-    """
-    if len(nodes) > 1:
-        raise FarcallError(
-            f"job {detail.job_id} runs a function, whose nodes can only be read one at a time. "
-            f"Use --node {nodes[0]}."
-        )
-    if nodes and nodes[0] >= max(1, detail.nodes):
-        raise UnknownError(f"job {detail.job_id} has no node {nodes[0]}")
-    return detail.node_id(nodes[0]) if nodes else detail.job_id
-
-
-async def _of_task(
-    session: Session,
-    detail: JobDetail,
-    attempt: int | None,
-    part: Part,
-    *,
-    follow: bool,
-) -> AsyncGenerator[list[LogLine], None]:
-    submission, index = Submission.of(detail)
-
-    async def same() -> Session:
-        return session
-
-    history = AttemptHistory(same, session, submission, index, detail)
-    reading = LogReader(history, follow=follow)
-    held: deque[LogLine] | None = None if part.tail is None else deque(maxlen=part.tail)
-    async with contextlib.aclosing(reading.read(attempt, part)) as batches:
-        async for batch in batches:
-            if batch is None:
-                found, held = held, None
-                if found:
-                    yield list(found)
-                continue
-            wanted = [
-                line
-                for line in batch
-                if (line.stream in part.streams or line.stream == LOG)
-                and (part.since is None or line.at is None or line.at >= part.since)
-            ]
-            if held is not None:
-                held.extend(wanted)
-            elif wanted:
-                yield wanted
-    if held:
-        yield list(held)
-
-
-class LogReader:
-    """Reader of a task's output.
-
-    Args:
-        history: The task's attempts.
-        follow: Whether to continue until the task's end.
-    """
-
-    def __init__(self, history: AttemptHistory, *, follow: bool) -> None:
-        self._history = history
-        self._chunks = history.chunks
-        key = history.submission.where.followed_key(history.index)
-        self._mark = Mark(history.store, key)
-        self._follow = follow
-
-    async def read(
-        self, attempt: int | None = None, part: Part = EVERYTHING
-    ) -> AsyncGenerator[list[LogLine] | None, None]:
-        """Yield lines, and None whenever all existing lines were yielded.
+    async def lines(
+        self,
+        job_id: str,
+        nodes: Sequence[int] | None = None,
+        *,
+        follow: bool = False,
+        streams: Collection[str] = STREAMS,
+        attempt: int | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        tail: int | None = None,
+        detail: JobDetail | None = None,
+        kept: Callable[[], Delivered | None] = lambda: None,
+    ) -> AsyncGenerator[list[LogLine], None]:
+        """Yield the output of a job's nodes: each node's in order, several nodes' by time.
 
         Args:
-            attempt: Number of one attempt; by default all.
-            part: The requested part; more may be yielded.
+            job_id: A single job, an array task, or a node (``"<job>#<index>"``).
+            nodes: Indexes of nodes, from 0; by default all nodes of a command, and the main node
+                of a task.
+            follow: Continue until the nodes have ended, including their last lines and the
+                intermediate states of progress bars; see `LogLine.goes_on`. If the job has not
+                started, wait for it. The lines of one batch are ordered by time.
+            streams: ``"stdout"``, ``"stderr"`` or both. Lines from the platform's own log, which
+                merges both, are always yielded.
+            attempt: Number of one attempt of the job, from 1. By default all, one after the
+                other; for a command with ``follow``, the last one and later ones.
+            since: Only lines of this time or later, to the millisecond. Without a time zone it is
+                local time. A line of a task has the time at which it was stored, which may be
+                seconds after it was written.
+            until: Only lines of this time or before, with the same precision.
+            tail: Maximum number of existing lines, the last ones of all nodes together.
+            detail: The platform's description of the job, if the caller has it.
+            kept: Returns the outcome that this process has taken from the bucket, if any.
 
         Raises:
-            FarcallError: See `lines`.
+            ValueError: A stream or ``tail`` is invalid.
+            JobLostError: The platform does not know the job.
+            UnknownError: farcall did not submit the job, or the node or attempt does not exist;
+                the message names the existing ones.
+            FarcallError: The job is an array job, or the session was closed.
+            IntegrityError: A piece of output is not what the container wrote.
+            ServiceError: The platform refused.
         """
-        history = self._history
-        number, last = 1, history.last()
-        if attempt is not None:
-            history.check(attempt, follow=self._follow)
-            number = last = attempt
-        prepared: dict[int, _Prepared] = {}
-        if part.tail is not None or part.since is not None:
-            prepared = await prepare(history, number, last, part)
-            number = min(prepared)
+        _check(streams, tail)
+        since, until = (moment and _whole(moment) for moment in (since, until))
+        job_id, nodes = job_nodes.parts_of(job_id, nodes)
+        job = await self._look_up(job_id, nodes, detail, follow=follow)
+        attempts = job.chosen(nodes, attempt, follow=follow)
+        part = Part(since, until, streams, follow)
+        reader = _JobReader(self, job, job.wanted(nodes), attempts, attempt, part, kept)
         try:
-            while True:
-                async for batch in self._attempt(
-                    prepared.get(number) or _Prepared(history.transcript(number))
-                ):
-                    yield batch
-                if attempt is not None or not history.goes_on(number, follow=self._follow):
-                    return
-                number += 1
+            if tail is not None:
+                yield await reader.last(tail)
+            pages = reader.follow() if follow else reader.all() if tail is None else None
+            if pages is not None:
+                async with contextlib.aclosing(pages):
+                    async for lines in pages:
+                        yield lines
         finally:
-            await self._mark.remove()
+            await reader.close()
 
-    async def _attempt(self, prepared: _Prepared) -> AsyncIterator[list[LogLine] | None]:
-        transcript, lines = prepared
-        number = transcript.number
-        if lines is not None:
-            yield lines
-            return
-        async for batch in transcript.catch_up():
-            yield batch
-        is_over = await self._history.is_over(number)
-        while self._follow and not is_over:
-            yield None
-            yield transcript.states()
-            self._mark.renew(transcript.next)
-            await asyncio.sleep(self._history.timing.log_pause_s)
-            yield await transcript.look()
-            is_over = await self._history.is_over(number)
-        async for batch in self._close(transcript) if is_over else self._pause(transcript):
-            yield batch
+    async def describe(self, ids: Sequence[str]) -> dict[str, JobDetail]:
+        """Return the descriptions of the jobs and nodes that the platform knows."""
+        details = await asyncio.gather(*map(self._detail, ids))
+        return {each: found for each, found in zip(ids, details, strict=True) if found is not None}
 
-    async def _pause(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
-        """Yield a running attempt's lines from other sources."""
-        yield transcript.end()
-        started = self._history.detail.started_at
-        if not transcript.given and started is not None and _is_past(started + _LONG):
-            async for batch in transcript.from_log(
-                self._history.log(transcript.number), settle=False
-            ):
-                yield batch
+    async def sleep_until(self, moment: float) -> None:
+        """Wait until a time of the event loop's clock.
 
-    async def _close(self, transcript: Transcript) -> AsyncIterator[list[LogLine]]:
-        """Yield the remaining lines of a finished attempt."""
-        number = transcript.number
-        kept = self._history.kept()
-        if kept is not None and kept.attempt == number:
-            yield await transcript.close_kept(kept.elsewhere(), kept.stdout, kept.stderr)
-            return
-        ending = await self._history.ending(number)
-        if ending is None:
-            yield await transcript.look()  # chunks stored right before the container died
-        else:
-            rest = await transcript.close(ending)
-            if rest is not None:
-                yield rest
-                return
-        await self._history.ask()  # get the log's location
-        log, given = self._history.log(number), transcript.given
-        async for batch in transcript.from_log(
-            log, settle=self._follow and self._history.has_just_ended()
-        ):
-            yield batch
-        if transcript.given > given:
-            return
-        if ending is not None:
-            yield await transcript.close(ending, with_notes=True) or []
-            return
-        yield transcript.end()
-        if log.exists is False and self._history.tried(number).started_at is not None:
-            yield [transcript.missing()]
+        Raises:
+            FarcallError: The session was closed.
+        """
+        with contextlib.suppress(asyncio.TimeoutError):
+            await clock.within(max(_SHORTEST_S, moment - clock.now()), self._closed.wait())
+        if self._closed.is_set():
+            raise FarcallError(
+                "the session was closed while a log was being followed. The job continues."
+            )
 
+    def close(self) -> None:
+        """Notify all callers that follow output. Jobs continue."""
+        self._closed.set()
 
-async def prepare(
-    history: AttemptHistory, first: int, last: int, part: Part
-) -> dict[int, _Prepared]:
-    """Go back from the end as far as requested.
+    async def _look_up(
+        self, job_id: str, nodes: Sequence[int] | None, detail: JobDetail | None, *, follow: bool
+    ) -> JobNodes:
+        """Return the state of a job and its nodes; with ``follow``, wait for a new job.
 
-    Returns:
-        The attempts to read, by number.
-
-    Raises:
-        IntegrityError: A chunk is not the one the container wrote.
-        ServiceError: AWS refused a call.
-    """
-    prepared: dict[int, _Prepared] = {}
-    for number in range(last, first - 1, -1):
-        prepared[number], count = await _prepare(history, number, part)
-        started = history.tried(number).started_at
-        if part.tail is not None:
-            part = part._replace(tail=max(0, part.tail - count))
-            if not part.tail:
+        Raises:
+            JobLostError: The platform does not know the job.
+        """
+        began = clock.now()
+        ids = [job_id]
+        found = {detail.job_id: detail} if detail is not None else {}
+        while job_id not in found:
+            ids = job_nodes.ids_of(job_id, nodes or ())
+            found = await self.describe(ids)
+            if job_id in found:
                 break
-        if part.since is not None and started is not None and started < part.since:
-            break
-    return prepared
+            if not follow or clock.now() - began >= self.timing.lost_after_s:
+                raise JobLostError(self.logs.backend.unknown(job_id), job_id=job_id)
+            await self.sleep_until(clock.now() + self.timing.status_pause_s)
+        known = JobNodes(found[job_id], {})
+        wanted = known.wanted(nodes)
+        missing = [each for each in known.ids(wanted) if each not in ids]
+        if missing and not known.job.array_size:
+            found |= await self.describe(missing)
+        known.update(found, wanted)
+        return known
 
 
-async def _prepare(history: AttemptHistory, number: int, part: Part) -> tuple[_Prepared, int]:
-    """Return an attempt, and the number of lines found in it."""
-    chunks = history.chunks
-    transcript = history.transcript(number)
-    is_over = await history.is_over(number)
-    ending = await history.ending(number) if is_over else None
-    places = await chunks.places(number)
-    if is_over and not _is_whole(ending, places):
-        found = [] if part.tail is None else await history.log(number).last(part.tail)
-        lines = [LogLine(last_state(event.text), LOG, number, event.at) for event in found]
-        return _Prepared(transcript, lines or None), len(lines)
-    count = 0
-    if ending is not None:
-        count = sum(ending.tails[stream].count(b"\n") for stream in part.streams)
-    begin = dict.fromkeys(STREAMS, 0)
-    begin.update({place.stream: place.sequence + 1 for place in places})
-    for place in reversed(places):
-        is_enough = part.tail is not None and count >= part.tail
-        if is_enough or (part.since is not None and place.at < part.since):
-            break
-        begin[place.stream] = place.sequence
-        if part.tail is not None and place.stream in part.streams:
-            chunk = await chunks.get(number, place.stream, place.sequence)
-            count += 0 if chunk is None else chunk[0].count(b"\n")
-    left_out = {(place.stream, place.sequence): place for place in places}
-    for stream, sequence in begin.items():
-        begun = await _begun(chunks, number, stream, sequence)
-        transcript.begin_at(stream, sequence, begun, left_out.get((stream, sequence - 1)))
-    return _Prepared(transcript), count
-
-
-async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> bytes:
-    """Return the beginning of the line that continues in a chunk."""
-    begun = b""
-    for before in range(sequence - 1, -1, -1):
-        chunk = await chunks.get(number, stream, before)
-        _, end, last = (chunk[0] if chunk is not None else b"\n").rpartition(b"\n")
-        begun = last + begun
-        if end or b"\r" in begun.rstrip(b"\r"):
-            break  # earlier states were replaced
-    return begun
-
-
-def _is_whole(written: Written | None, places: list[ChunkPlace]) -> bool:
-    """Return whether S3 has the complete output of an attempt."""
-    if written is None:
-        return False
-    there = {(place.stream, place.sequence) for place in places}
-    return all(
-        (stream, number) in there
-        for stream in STREAMS
-        for number in range(written.said[stream]["chunks"])
-    )
-
-
-class Mark:
-    """Follow marker: asks a container with infrequent uploads to upload output often.
-
-    A client without the permission to store the marker reads the output some seconds later.
+class _JobReader:
+    """The output of some nodes of one job, for one caller.
 
     Args:
-        store: The bucket.
-        key: The marker's key.
+        reader: The session's reader.
+        job: The job and its nodes.
+        nodes: Indexes of the nodes.
+        attempts: Numbers of the attempts.
+        attempt: The only attempt, if the caller named one.
+        part: The requested part.
+        kept: Returns the outcome that this process has taken from the bucket, if any.
     """
 
-    def __init__(self, store: Store, key: str) -> None:
-        self._store = store
-        self._key = key
-        self._due = -math.inf
-        self._storing: asyncio.Future[None] | None = None
+    def __init__(
+        self,
+        reader: LogReader,
+        job: JobNodes,
+        nodes: Sequence[int],
+        attempts: range,
+        attempt: int | None,
+        part: Part,
+        kept: Callable[[], Delivered | None],
+    ) -> None:
+        self._reader = reader
+        self._timing = reader.timing
+        self._job = job
+        self._nodes = nodes
+        self._attempts = attempts
+        self._attempt = attempt
+        self._part = part
+        self._tasks: dict[int, TaskOutput] = {}
+        if not job.job.is_command:
+            submission, index = Submission.of(job.job)
+            store = reader.stores.of(submission.where.bucket)
+            for node in nodes:
+                self._tasks[node] = TaskOutput(store, submission, node or index, kept)
+        self._sources: dict[Hashable, Source] = {}
+        self._describe_at = clock.now() + self._timing.attempts_pause_s  # its description is new
+        self._unseen_since = math.inf
+        self._update_sources()
 
-    def renew(self, seen: Mapping[str, int]) -> None:
-        """Store the marker in the background, if it is due and uploads are infrequent."""
-        now = clock.now()
-        if max(seen.values()) >= _FROM_CHUNKS and now >= self._due:
-            self._due = now + _RENEW_S
-            self._storing = asyncio.ensure_future(self._put())
+    async def close(self) -> None:
+        """Release the sources' resources."""
+        await asyncio.gather(*(source.close() for source in self._sources.values()))
 
-    async def remove(self) -> None:
-        """Delete the marker in the background; other followers store it again in time."""
-        if self._storing is not None:
-            self._storing.cancel()
-            await asyncio.gather(self._storing, return_exceptions=True)
-            self._store.delete_later([self._key])
+    # --- the lines up to now ------------------------------------------------------------------
 
-    async def _put(self) -> None:
+    async def all(self) -> AsyncGenerator[list[LogLine], None]:
+        """Yield all lines, one attempt after the other."""
+        for sources in self._by_attempt():
+            async for lines in _merged([_lines_of(source) for source in sources]):
+                yield lines
+
+    async def last(self, number: int) -> list[LogLine]:
+        """Return up to ``number`` of the last lines; `follow` continues after them."""
+        found: list[LogLine] = []
+        for sources in reversed(self._by_attempt()):
+            wanted = number - len(found)
+            lines = _by_time(await asyncio.gather(*(source.last(wanted) for source in sources)))
+            found = lines[max(0, len(lines) - wanted) :] + found
+            if len(found) >= number:
+                self._drop_before(sources[0].attempt.number)
+                break
+        return found
+
+    def _drop_before(self, number: int) -> None:
+        self._attempts = range(max(number, self._attempts.start), self._attempts.stop)
+
+    def _by_attempt(self) -> list[list[Source]]:
+        """Return the sources of each attempt, the first one first."""
+        found: dict[int, list[Source]] = {}
+        for source in self._sources.values():
+            found.setdefault(source.attempt.number, []).append(source)
+        return [found[attempt] for attempt in sorted(found)]
+
+    # --- the lines from now on ----------------------------------------------------------------
+
+    async def follow(self) -> AsyncGenerator[list[LogLine], None]:
+        """Yield the lines that were not returned yet, until the nodes have ended."""
+        patience = Patience(self._reader.trouble, self._timing)
         try:
-            await self._store.put(self._key, [b"followed"], quick=True)
-        except ServiceError as error:
-            if error.code == "AccessDenied":
-                self._due = math.inf
-        except FarcallError:
-            pass  # the next one may succeed
+            while self._open or (self._left and not self._is_past()):
+                lines, error = await self._poll_due()
+                if lines:
+                    yield lines
+                due = self._due()
+                if error is None:
+                    patience.renew()
+                elif _may_pass(error) and patience.bear(error):
+                    due = clock.now() + self._timing.node_log_rest_s
+                else:
+                    raise error
+                await self._reader.sleep_until(due)
+        finally:
+            patience.end()
+
+    async def _poll_due(self) -> tuple[list[LogLine], FarcallError | None]:
+        """Make the requests that are due; return the new lines and the first error."""
+        try:
+            if self._left and clock.now() >= self._describe_at:
+                await self._describe()
+        except FarcallError as error:
+            return [], error
+        due = sorted(self._open, key=lambda source: source.due)[:_TOGETHER]
+        polls = await asyncio.gather(
+            *(self._poll(source) for source in due if source.due <= clock.now())
+        )
+        lines = _by_time([found for found, _ in polls])
+        return lines, next((error for _, error in polls if error is not None), None)
+
+    async def _poll(self, source: Source) -> tuple[list[LogLine], FarcallError | None]:
+        """Return a source's new lines, and the error after them."""
+        lines: list[LogLine] = []
+        try:
+            async with contextlib.aclosing(source.read()) as pages:
+                async for page in pages:
+                    lines += page
+                    if len(lines) >= _MOST_LINES:
+                        break
+        except FarcallError as error:
+            return lines, error
+        if source.is_done and source.attempt.node in self._tasks:
+            self._describe_at = clock.now()  # the platform may now know the next attempt
+        return lines, None
+
+    def _due(self) -> float:
+        """Return the time at which the next request is due."""
+        dues = [source.due for source in self._open]
+        return min([*dues, *([self._describe_at] if self._left else [])], default=clock.now())
+
+    @property
+    def _open(self) -> list[Source]:
+        """The first source of each node that was not read to its end."""
+        found: dict[int, Source] = {}
+        for source in self._sources.values():
+            number = source.attempt.number
+            if not source.is_done and number in self._attempts:
+                other = found.setdefault(source.attempt.node, source)
+                if number < other.attempt.number:
+                    found[source.attempt.node] = source
+        return list(found.values())
+
+    @property
+    def _left(self) -> list[int]:
+        """Indexes of the nodes that may write more."""
+        return [node for node in self._nodes if self._is_left(node)]
+
+    def _is_left(self, node: int) -> bool:
+        if self._job.has_ended(node, self._attempt):
+            return False
+        last = self._last_attempt(node)
+        return last is None or not any(
+            source.is_done and source.attempt.node == node and source.attempt.number >= last
+            for source in self._sources.values()
+        )
+
+    def _last_attempt(self, node: int) -> int | None:
+        """Return the number of a node's last attempt, if it is known before the job's end."""
+        task = self._tasks.get(node)
+        return self._attempt or (task.last_attempt if task is not None else None)
+
+    def _is_past(self) -> bool:
+        return self._part.until is not None and self._part.until < datetime.now(timezone.utc)
+
+    async def _describe(self) -> None:
+        """Update the state of the job, its nodes and their sources."""
+        left, now = self._left, clock.now()
+        ids = self._job.ids(left)
+        pages = math.ceil(len(ids) / self._reader.logs.backend.capabilities.described_together)
+        self._describe_at = now + self._timing.attempts_pause_s * max(1, pages / 2)
+        found = await self._reader.describe(ids)
+        self._job.update(found, left, now)
+        is_known = self._job.job.job_id in found
+        self._unseen_since = math.inf if is_known else min(self._unseen_since, now)
+        self._job.is_forgotten = now - self._unseen_since >= self._timing.lost_after_s
+        self._update_sources()
+
+    def _update_sources(self) -> None:
+        """Add new sources, and record which containers have ended."""
+        listed = set()
+        for attempt in (each for node in self._nodes for each in self._job.attempts(node)):
+            key = self._key(attempt)
+            listed.add(key)
+            if key in self._sources:
+                self._sources[key].update(self._ended_if_past(attempt))
+            elif self._is_wanted(attempt):
+                self._sources[key] = self._source(self._ended_if_past(attempt))
+        # Kubernetes deletes the pods of the other nodes when the main node succeeds. Such a node
+        # no longer has a log, and its container has ended.
+        for key, source in self._sources.items():
+            attempt = source.attempt
+            if key not in listed and self._job.has_ended(attempt.node, self._attempt):
+                source.update(attempt._replace(is_over=True))
+
+    def _is_wanted(self, attempt: NodeAttempt) -> bool:
+        if attempt.number not in self._attempts:
+            return False
+        if attempt.node not in self._tasks:
+            return bool(attempt.stream)
+        last = self._last_attempt(attempt.node)
+        since, end = self._part.since, attempt.stopped_at
+        is_before = since is not None and attempt.is_over and end is not None and end < since
+        return not is_before and (last is None or attempt.number <= last)
+
+    def _key(self, attempt: NodeAttempt) -> Hashable:
+        return attempt[:2] if attempt.node in self._tasks else attempt.stream
+
+    def _source(self, attempt: NodeAttempt) -> Source:
+        task = self._tasks.get(attempt.node)
+        if task is None:
+            return LogSource(self._reader.logs, attempt, self._part)
+        return TaskSource(self._reader.logs, task, attempt, self._part, self._describe)
+
+    def _ended_if_past(self, attempt: NodeAttempt) -> NodeAttempt:
+        return attempt._replace(is_over=True) if self._is_past() else attempt
 
 
-def _check(streams: Collection[str], attempt: int | None, tail: int | None) -> None:
+async def _lines_of(source: Source) -> AsyncIterator[LogLine]:
+    async for lines in source.read():
+        for line in lines:
+            yield line
+
+
+async def _merged(sources: Sequence[AsyncIterator[LogLine]]) -> AsyncIterator[list[LogLine]]:
+    """Yield the lines of several sources, each ordered by time, in the order of time."""
+    firsts = await asyncio.gather(*(anext(source, None) for source in sources))
+    heads = [
+        (line.at or _EARLIEST, number, line)
+        for number, line in enumerate(firsts)
+        if line is not None
+    ]
+    heapq.heapify(heads)
+    found: list[LogLine] = []
+    while heads:
+        at, number, line = heads[0]
+        found.append(line)
+        following = await anext(sources[number], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:  # a line that is slightly out of order keeps its position
+            heapq.heapreplace(heads, (max(at, following.at or at), number, following))
+        if len(found) >= _PAGE or not heads:
+            yield found
+            found = []
+
+
+def _by_time(pages: Iterable[list[LogLine]]) -> list[LogLine]:
+    """Return the lines of several sources in the order of time; each keeps its own order."""
+    dated: list[tuple[datetime, LogLine]] = []
+    for lines in pages:
+        at = _EARLIEST
+        for line in lines:
+            at = max(at, line.at or at)
+            dated.append((at, line))
+    return [line for _, line in sorted(dated, key=itemgetter(0))]
+
+
+def _check(streams: Collection[str], tail: int | None) -> None:
     unknown = [stream for stream in streams if stream not in STREAMS]
     if unknown or not streams:
         raise ValueError(f"streams is {streams!r}; use {' or '.join(STREAMS)}")
-    if attempt is not None and attempt < 1:
-        raise ValueError(f"attempt is {attempt}; use a number of at least 1")
     if tail is not None and tail < 0:
         raise ValueError(f"tail is {tail}; use a number of lines, at least 0")
 
 
-def _is_past(moment: datetime) -> bool:
-    return moment < datetime.now(timezone.utc)
+def _may_pass(error: FarcallError) -> bool:
+    if not isinstance(error, ServiceError):
+        return False
+    return error_translation.may_pass(error) or error_translation.is_of_credentials(error)
+
+
+def _whole(moment: datetime) -> datetime:
+    """Round a time down to the millisecond; without a time zone it is local time."""
+    moment = moment.astimezone(timezone.utc)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

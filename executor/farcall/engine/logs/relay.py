@@ -228,7 +228,7 @@ class Relay:
         if found is None:
             store = self._stores.of(followed.submission.where.bucket)
             chunks = Chunks(store, followed.submission, index)
-            found = task.transcripts[attempt] = Transcript(chunks, attempt, self._timing)
+            found = task.transcripts[attempt] = Transcript(chunks, attempt)
         return found
 
     @staticmethod
@@ -248,8 +248,8 @@ class Relay:
         written = delivered.elsewhere()
         try:
             if delivered.meta is None:  # only the stored chunks are known
-                for stream in STREAMS:
-                    lines += await transcript.look_at(stream, None)
+                async for found in transcript.look():
+                    lines += found
                 lines += transcript.end()
             elif written is None:
                 lines += transcript.close_with(delivered.stdout, delivered.stderr)
@@ -273,7 +273,9 @@ async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogL
     stream, first, _ = kept[0]
     skipped = sum(chunk.size for chunk in chunks) - sum(chunk.size for chunk in kept)
     lines = transcript.skip(stream, first, skipped) if skipped else []
-    return lines + await transcript.look_at(stream, kept[-1].sequence + 1), skipped
+    async for found in transcript.look_at(stream, kept[-1].sequence + 1):
+        lines += found
+    return lines, skipped
 
 
 def _last(chunks: list[_Chunk]) -> list[_Chunk]:

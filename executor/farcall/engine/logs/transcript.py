@@ -10,7 +10,6 @@ A progress bar's line is yielded once, in its last state. Followers also get its
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import sys
@@ -19,17 +18,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime
 
-from farcall.backends.base import Log, LogEvent
 from farcall.model import clock, output
 from farcall.model.output import LOG, Bytes, Lines, LogLine
-from farcall.model.timing import Timing
 from farcall.storage.chunks import ChunkPlace, Chunks, Written
 from farcall_runtime.contract import STREAMS
 
-_SETTLING_LOOKS = 5
 _STATES_S = 0.25
-_LONGEST_CHARACTER = 4
-"""Maximum bytes of a UTF-8 character; a log never cuts within a character."""
 _REPLACED = re.compile("\ufffd+")
 
 
@@ -39,7 +33,6 @@ class Transcript:
     Args:
         chunks: The task's chunks.
         number: Number of the attempt.
-        timing: Time limits of waiting for CloudWatch.
         cut_bytes: Length in bytes at which the platform's own log cuts a line.
 
     Attributes:
@@ -48,17 +41,15 @@ class Transcript:
         given: Number of yielded lines.
     """
 
-    def __init__(
-        self, chunks: Chunks, number: int, timing: Timing, cut_bytes: int = sys.maxsize
-    ) -> None:
+    def __init__(self, chunks: Chunks, number: int, cut_bytes: int = sys.maxsize) -> None:
         self.number = number
-        self._timing = timing
         self.next = dict.fromkeys(STREAMS, 0)
         self.given = 0
         self._chunks = chunks
         self._cut_bytes = cut_bytes
         self._lines = Lines()
         self._remembered = array("q")
+        self._unmatched: Counter[int] = Counter()
         self._left_out_until: datetime | None = None
         self._states: dict[str, str] = {}
         self._states_at = -math.inf
@@ -100,18 +91,19 @@ class Transcript:
                 self.next[place.stream] += 1
                 yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
 
-    async def look(self) -> list[LogLine]:
-        """Return the lines of new chunks, up to the first missing one.
+    async def look(self) -> AsyncIterator[list[LogLine]]:
+        """Yield the lines of each new chunk, up to each stream's first missing one.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused a request.
         """
-        both = await asyncio.gather(*(self.look_at(stream, None) for stream in STREAMS))
-        return [line for lines in both for line in lines]
+        for stream in STREAMS:
+            async for lines in self.look_at(stream, None):
+                yield lines
 
-    async def look_at(self, stream: str, end: int | None) -> list[LogLine]:
-        """Return the lines of a stream's next chunks.
+    async def look_at(self, stream: str, end: int | None) -> AsyncIterator[list[LogLine]]:
+        """Yield the lines of each of a stream's next chunks.
 
         Args:
             stream: The stream.
@@ -121,14 +113,12 @@ class Transcript:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused a request.
         """
-        lines: list[LogLine] = []
         while end is None or self.next[stream] < end:
             found = await self._chunks.get(self.number, stream, self.next[stream])
             if found is None:
-                break
+                return
             self.next[stream] += 1
-            lines += self._give(self._lines.add(stream, found[0]), stream, found[1])
-        return lines
+            yield self._give(self._lines.add(stream, found[0]), stream, found[1])
 
     def seen(self, stream: str) -> int:
         """Return the number of bytes of a stream that were read or skipped."""
@@ -249,34 +239,20 @@ class Transcript:
         self._states[stream] = state
         return [LogLine(state, stream, self.number, None, goes_on=True)]
 
-    async def from_log(self, log: Log, *, settle: bool) -> AsyncIterator[list[LogLine]]:
-        """Yield the lines of the attempt's CloudWatch log that were not yielded before.
+    def begin_log(self) -> list[LogLine]:
+        """Prepare for `unseen`; return lines that clear the shown states."""
+        self._unmatched = Counter(self._remembered)
+        return [line for stream in STREAMS for line in self._wipe(stream)]
+
+    def unseen(self, lines: list[LogLine]) -> list[LogLine]:
+        """Return the next lines of the platform's log that are not in the chunks.
 
         Args:
-            log: The log.
-            settle: Whether the attempt ended just now, so that lines may still arrive.
-
-        Raises:
-            ServiceError: CloudWatch Logs refused a request.
+            lines: Lines of the log, all of them in order.
         """
-        yield [line for stream in STREAMS for line in self._wipe(stream)]
-        left = Counter(self._remembered)
-        for look in range(_SETTLING_LOOKS if settle else 1):
-            if look:
-                await asyncio.sleep(self._timing.log_settle_s)
-            came = False
-            async for events in log.read():
-                lines = [
-                    self._line(event)
-                    for event in map(self._reduced, events)
-                    if event is not None and self._is_new(event, left)
-                ]
-                if lines:
-                    came = True
-                    self.given += len(lines)
-                    yield lines
-            if look and not came:
-                return
+        new = [line for line in lines if self._is_new(line)]
+        self.given += len(new)
+        return new
 
     def missing(self) -> LogLine:
         """Return a note that output may be missing."""
@@ -285,26 +261,13 @@ class Transcript:
     def _note(self, text: str) -> LogLine:
         return LogLine(f"[farcall: attempt {self.number}: {text}]", LOG, self.number, None)
 
-    def _reduced(self, event: LogEvent) -> LogEvent | None:
-        """Return a line's last state; None for a part that the next part replaces."""
-        if "\r" not in event.text:
-            return event
-        if len(event.text.encode(errors="replace")) > self._cut_bytes - _LONGEST_CHARACTER:
-            return None
-        state = output.last_state(event.text)
-        return event._replace(text=state) if state else None
-
-    def _line(self, event: LogEvent) -> LogLine:
-        return LogLine(event.text, LOG, self.number, event.at)
-
-    def _is_new(self, event: LogEvent, left: Counter[int]) -> bool:
-        if not left and self._left_out_until is None:
-            return True
-        if self._left_out_until is not None and event.at <= self._left_out_until:
+    def _is_new(self, line: LogLine) -> bool:
+        until = self._left_out_until
+        if until is not None and line.at is not None and line.at <= until:
             return False
-        number = _recognize(event.text)
-        if left[number]:
-            left[number] -= 1
+        number = _recognize(line.text)
+        if self._unmatched[number]:
+            self._unmatched[number] -= 1
             return False
         return True
 

@@ -6,12 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
-from farcall.engine.logs.reader import Part, prepare
-from farcall.engine.logs.transcript import Transcript
-from farcall.storage.chunks import Chunks
+from farcall.backends.batch.backend import BatchBackend
+from farcall.engine.logs.nodes import NodeAttempt
+from farcall.engine.logs.sources import PacedLogs, Part, TaskOutput, TaskSource
 from tests.unit.fakes import TIMING, store_in_memory
-from tests.unit.transcripts import SUBMISSION, access, ended, every, log, page, put, texts
+from tests.unit.transcripts import NOW, SUBMISSION, access, ended, page, put, texts
 
 
 @pytest.fixture
@@ -19,12 +18,13 @@ def store():
     return store_in_memory()
 
 
-class Course:
-    """Attempts of a task, scripted."""
+class Task(TaskOutput):
+    """A task with a scripted outcome; it records the requested chunks."""
 
-    def __init__(self, store, endings, logs=()):
-        self.chunks = Chunks(store, SUBMISSION, 0)
+    def __init__(self, store, outcome=None):
+        super().__init__(store, SUBMISSION, 0)
         self.read = []
+        self._outcome = outcome
         get = self.chunks.get
 
         async def counted(*place):
@@ -32,79 +32,61 @@ class Course:
             return await get(*place)
 
         self.chunks.get = counted
-        self._endings, self._logs = endings, dict(logs)
 
-    async def is_over(self, number):
-        return number in self._endings
-
-    async def ending(self, number):
-        return self._endings.get(number)
-
-    def transcript(self, number):
-        return Transcript(self.chunks, number, TIMING, LARGEST_EVENT_BYTES)
-
-    def tried(self, _number):
-        return _Tried
-
-    def log(self, number):
-        return self._logs[number]
+    async def written(self, _attempt):
+        return self._outcome
 
 
-class _Tried:
-    started_at = None
+async def last(task, number, *, is_over=True, replies=(), follow=False):
+    """Return the source of the task's only attempt, and its last lines."""
+    opened, _ = access(list(replies))
+    logs = PacedLogs(BatchBackend(opened), TIMING)
+
+    async def refresh():
+        pass
+
+    attempt = NodeAttempt(0, 1, "g", "s", is_over, stopped_at=NOW)
+    source = TaskSource(logs, task, attempt, Part(follow=follow), refresh)
+    return source, await source.last(number)
 
 
 async def test_tail_reads_only_last_chunks(store):
     for number in range(50):
         await put(store, "stdout", number, b"%d a\n%d b\n%d " % (number, number, number))
-    course = Course(store, {1: ended((50, 0, b"the end\n"))})
-
-    prepared = await prepare(course, 1, 1, Part(tail=4))
-
-    assert course.read == [(1, "stdout", n) for n in (49, 48, 47)]
-    attempt = prepared[1].transcript
-    lines = await every(attempt.catch_up()) + texts(await attempt.close(course._endings[1]))
-    assert lines == ["47 48 a", "48 b", "48 49 a", "49 b", "49 the end"]
-
-
-async def test_tail_reads_only_needed_attempts(store):
-    for attempt in (1, 2):
-        await put(store, "stdout", 0, b"%d a\n%d b\n" % (attempt, attempt), attempt=attempt)
-    course = Course(store, {1: ended((1, 8, b"")), 2: ended((1, 8, b""))})
-
-    assert sorted(await prepare(course, 1, 2, Part(tail=2))) == [2]
-    assert sorted(await prepare(course, 1, 2, Part(tail=3))) == [1, 2]
+    task = Task(store, ended((50, 0, b"the end\n")))
+    _, lines = await last(task, 4)
+    assert texts(lines) == ["48 b", "48 49 a", "49 b", "49 the end"]
+    assert {sequence for *_, sequence in task.read} == {49, 48, 47}
 
 
 async def test_omitted_lines_stay_omitted_in_cloudwatch(store):
     for number in range(3):
         await put(store, "stdout", number, b"%d\n" % number)
-    course = Course(store, {})
-    prepared = await prepare(course, 1, 1, Part(tail=1))
-    attempt = prepared[1].transcript
-    assert await every(attempt.catch_up()) == ["2"]
+    task = Task(store)
+    source, lines = await last(task, 1, is_over=False, follow=True)
+    assert texts(lines) == ["2"]
 
-    stored = {p.sequence: p.at for p in await course.chunks.places(1)}
-    before = log("0", "1", at=stored[1] - timedelta(seconds=1))
-    after = log("2", "3", at=stored[2] + timedelta(seconds=1))
-    assert await every(attempt.from_log(before, settle=False)) == []
-    assert await every(attempt.from_log(after, settle=False)) == ["3"]
+    stored = {place.sequence: place.at for place in await task.chunks.places(1)}
+    before = page("0", "1", token="1", at=stored[1] - timedelta(seconds=1))
+    after = page("2", "3", token="2", at=stored[2] + timedelta(seconds=1))
+    opened, _ = access([before, after, page(token="2")])
+    source._logs = PacedLogs(BatchBackend(opened), TIMING)
+    source.update(source.attempt._replace(is_over=True))
+    assert texts([line async for found in source.read() for line in found]) == ["3"]
 
 
 async def test_missing_output_comes_from_cloudwatch(store):
     await put(store, "stdout", 0, b"a\n")
-    opened, _ = access([{**page("a", "b", token="1"), "nextBackwardToken": "1"}])
-    course = Course(store, {1: None}, {1: CloudWatchLog(opened, "g", "s")})
-
-    prepared = await prepare(course, 1, 1, Part(tail=1))
-    assert [line[:2] for line in prepared[1].lines] == [("b", "log")]
+    replies = [{**page("a", "b", token="1"), "nextBackwardToken": "1"}]
+    _, lines = await last(Task(store), 1, replies=replies)
+    assert [line[:2] for line in lines] == [("b", "log")]
 
 
 async def test_progress_bar_reads_only_last_state(store):
     for number in range(50):
         await put(store, "stderr", number, b"\r%d of 50" % number)
     await put(store, "stderr", 50, b", done\n")
-    course = Course(store, {})
-    found = await prepare(course, 1, 1, Part(tail=1))
-    assert [sequence for *_, sequence in course.read] == [50, 49]
-    assert await every(found[1].transcript.catch_up()) == ["49 of 50, done"]
+    task = Task(store)
+    _, lines = await last(task, 1, is_over=False)
+    assert {sequence for *_, sequence in task.read} == {50, 49}
+    assert texts(lines) == ["49 of 50, done"]

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES, CloudWatchLog
+from farcall.backends.batch.cloudwatch import LARGEST_EVENT_BYTES
 from farcall.engine.logs.transcript import Transcript
 from farcall.model.output import LogLine
 from farcall.storage.chunks import Chunks
 from tests.unit.fakes import Clock, store_in_memory
-from tests.unit.transcripts import SUBMISSION, access, ended, every, log, page, put, texts
+from tests.unit.transcripts import SUBMISSION, ended, every, log, put, texts
 
 
 @pytest.fixture
@@ -20,17 +20,17 @@ def store():
 
 
 @pytest.fixture
-def attempt(store, timing):
-    return Transcript(Chunks(store, SUBMISSION, 0), 1, timing, LARGEST_EVENT_BYTES)
+def attempt(store):
+    return Transcript(Chunks(store, SUBMISSION, 0), 1, LARGEST_EVENT_BYTES)
 
 
 async def test_line_continues_across_chunks_and_outcome(store, attempt):
     await put(store, "stdout", 0, b"a\nb\xc3")
     assert await every(attempt.catch_up()) == ["a"]
     await put(store, "stdout", 1, b"\xbc")
-    assert await attempt.look() == []
+    assert await every(attempt.look()) == []
     await put(store, "stderr", 0, b"e\n")
-    assert texts(await attempt.look()) == ["e"]
+    assert await every(attempt.look()) == ["e"]
 
     closed = await attempt.close(ended((2, 5, b"c\nlast"), (1, 2, b"")))
     assert [line[:2] for line in closed] == [("b\u00fcc", "stdout"), ("last", "stdout")]
@@ -69,22 +69,8 @@ async def test_cloudwatch_adds_only_new_lines(store, attempt):
     await every(attempt.catch_up())
     pieces = ["x" * LARGEST_EVENT_BYTES, "x", "\ufffd"]
 
-    found = await every(
-        attempt.from_log(log("e", "same", *pieces, "b", "same", "begun and ended"), settle=False)
-    )
+    found = await every(log(attempt, "e", "same", *pieces, "b", "same", "begun and ended"))
     assert found == ["same", "begun and ended"]
-
-
-async def test_late_cloudwatch_lines_are_awaited(attempt, monkeypatch):
-    Clock(asyncio.get_running_loop(), monkeypatch)
-    replies = [page("a", token="1"), page(token="1"), page("b", token="2"), page(token="2")]
-    opened, client = access([*replies, page(token="2")])
-
-    assert await every(attempt.from_log(CloudWatchLog(opened, "g", "s"), settle=True)) == [
-        "a",
-        "b",
-    ]
-    assert len(client.calls) == 5  # the third poll returned nothing new
 
 
 # --- progress bars ------------------------------------------------------------------------------
@@ -96,7 +82,7 @@ async def test_progress_bar_states_are_throttled(store, attempt, monkeypatch):
     shown = []
     for number in range(40):
         await put(store, "stderr", number, b"\r%d of 40" % (number + 1))
-        assert await attempt.look() == []
+        assert await every(attempt.look()) == []
         shown += [(number, line) for line in attempt.states()]
         await asyncio.sleep(0.1)
     assert [number for number, _ in shown] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]
@@ -104,7 +90,7 @@ async def test_progress_bar_states_are_throttled(store, attempt, monkeypatch):
     assert attempt.states() == []  # no new state
 
     await put(store, "stderr", 40, b"\nagain: \r1 of 2")
-    assert texts(await attempt.look()) == ["40 of 40"]
+    assert await every(attempt.look()) == ["40 of 40"]
     await asyncio.sleep(1)
     assert texts(attempt.states()) == ["1 of 2"]
     closed = await attempt.close(ended(err=(41, 0, b"\r     \r")))
@@ -118,9 +104,5 @@ async def test_progress_bar_is_recognized_in_cloudwatch(store, attempt):
 
     cut = "\r" + "1%\r" * LARGEST_EVENT_BYTES
     there = ["a\r", "x\r10%\r100%", cut[:LARGEST_EVENT_BYTES], "b\rgoes on\rend", "y\r  \r"]
-    found = [
-        (line.text, line.goes_on)
-        async for lines in attempt.from_log(log(*there), settle=False)
-        for line in lines
-    ]
+    found = [(line.text, line.goes_on) async for lines in log(attempt, *there) for line in lines]
     assert found == [("", True), ("end", False)]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farcall.engine.logs.reader import Mark
+from farcall.engine.logs.sources import Marker
 from farcall.model.errors import ServiceError
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS
 from tests.unit.fakes import Clock
@@ -43,7 +43,7 @@ async def follow(mark, seconds, chunks):
 async def test_short_output_needs_no_marker(clock):
     await clock()
     bucket = Bucket()
-    mark = Mark(bucket, "followed")
+    mark = Marker(bucket, "followed")
     await follow(mark, 600, SOON_CHUNKS // 2 - 1)
     await mark.remove()
     assert (bucket.stored, bucket.deleted) == ([], [])
@@ -52,7 +52,7 @@ async def test_short_output_needs_no_marker(clock):
 async def test_marker_is_renewed_then_deleted(clock):
     await clock()
     bucket = Bucket()
-    mark = Mark(bucket, "followed")
+    mark = Marker(bucket, "followed")
     await follow(mark, 4 * FOLLOWED_S, SOON_CHUNKS)
     await mark.remove()
     assert len(bucket.stored) == 10
@@ -63,7 +63,7 @@ async def test_marker_is_renewed_then_deleted(clock):
 async def test_forbidden_marker_is_tried_once(clock, code, times):
     await clock()
     bucket = Bucket(ServiceError("no", operation="PutObject", code=code))
-    mark = Mark(bucket, "followed")
+    mark = Marker(bucket, "followed")
     await follow(mark, 4 * FOLLOWED_S, SOON_CHUNKS)
     await mark.remove()
     assert len(bucket.stored) == times

@@ -20,7 +20,7 @@ def test_single_node_job_has_one_node():
     alone = replace(job(), log_stream="s", started_at=moment(0))
     found = JobNodes(alone, {0: alone})
     assert (found.count, found.ids([0])) == (1, ["job"])
-    assert [(log.node, log.attempt, log.stream, log.is_over) for log in found.logs(0)] == [
+    assert [(log.node, log.number, log.stream, log.is_over) for log in found.attempts(0)] == [
         (0, 1, "s", False)
     ]
 
@@ -29,7 +29,7 @@ def test_each_attempt_of_node_has_log():
     both = (tried("a", 0, 10), tried("b", 20, 30))
     whole = job(2, attempts_allowed=3, tried=both)
     found = JobNodes(whole, {1: node(1, stream="c", tried=both, started_at=moment(40))})
-    assert [(log.attempt, log.stream, log.is_over) for log in found.logs(1)] == [
+    assert [(log.number, log.stream, log.is_over) for log in found.attempts(1)] == [
         (1, "a", True),
         (2, "b", True),
         (3, "c", False),
@@ -39,7 +39,7 @@ def test_each_attempt_of_node_has_log():
 def test_late_node_belongs_to_second_attempt():
     whole = job(2, attempts_allowed=3, tried=(tried("", 0, 10),))
     found = JobNodes(whole, {1: node(1, stream="c", started_at=moment(20))})
-    assert [(log.attempt, log.stream) for log in found.logs(1)] == [(2, "c")]
+    assert [(log.number, log.stream) for log in found.attempts(1)] == [(2, "c")]
 
 
 def test_node_has_ended_after_last_attempt():
@@ -63,7 +63,7 @@ def test_node_that_never_ran_has_ended():
     assert not found.has_ended(1)
     found.update(failed, [1])
     assert found.has_ended(1)
-    assert found.logs(1) == []
+    assert found.attempts(1) == []
 
 
 def test_node_may_stop_after_its_job():
@@ -72,16 +72,16 @@ def test_node_may_stop_after_its_job():
     for now in (1000, 1030):
         found.update(ended, [1], now)
         assert not found.has_ended(1)
-        assert not found.logs(1)[0].is_over
+        assert not found.attempts(1)[0].is_over
     found.update(ended, [1], 1070)
     assert found.has_ended(1)
-    assert found.logs(1)[0].is_over
+    assert found.attempts(1)[0].is_over
 
 
 def test_old_job_has_no_stopping_nodes():
     found = JobNodes(job(2, JobStatus.SUCCEEDED, stopped_at=moment(0)), {1: node(1)})
     assert found.has_ended(1)
-    assert found.logs(1)[0].is_over
+    assert found.attempts(1)[0].is_over
 
 
 def test_failed_node_may_run_again():
@@ -95,7 +95,7 @@ def test_forgotten_job_has_ended():
     found = JobNodes(job(2), {1: node(1)})
     found.is_forgotten = True
     assert found.has_ended(1)
-    assert found.logs(1)[0].is_over
+    assert found.attempts(1)[0].is_over
 
 
 @pytest.mark.parametrize(
