@@ -312,34 +312,22 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         await self._run.discard(await self._run.delivered(), settings)
 
     async def _output(self, stream: str, node: int) -> str:
-        if node:
-            return await self._output_of(stream, node)
-        written = None
+        found = None
         if self.done():
             delivered = await self._run.delivered()
-            written = delivered.written
-            if delivered.is_whole or written is None:
-                return delivered.text(stream)
+            found = delivered.others.get(node) if node else delivered
+        if found is not None and (found.is_whole or found.written is None):
+            return found.text(stream)
         session, submission, index = await self._run.find()
-        store = session.stores.of(submission.where.bucket)
-        written = written or await session.fetcher.written(submission, index)
-        if written is not None:
-            return await written.text(store, stream)
-        return await Chunks(store, submission, index).text(stream)
-
-    async def _output_of(self, stream: str, node: int) -> str:
-        """Return the output of a node other than the main node."""
-        session, submission, _ = await self._run.find()
-        if not 0 < node < submission.nodes:
+        if node and not 0 < node < submission.nodes:
             raise ValueError(f"node is {node}; use a node from 0 to {submission.nodes - 1}")
         store = session.stores.of(submission.where.bucket)
-        if self.done():
-            found = (await self._run.delivered()).others.get(node)
-            if found is not None and found.written is not None:
-                if found.is_whole:
-                    return found.text(stream)
-                return await found.written.text(store, stream)
-        return await Chunks(store, submission, node).text(stream)
+        written = found.written if found is not None else None
+        if written is None and not node:
+            written = await session.fetcher.written(submission, index)
+        if written is not None:
+            return await written.text(store, stream)
+        return await Chunks(store, submission, node or index).text(stream)
 
 
 def _wanted(stream: str | None) -> tuple[str, ...]:

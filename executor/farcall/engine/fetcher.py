@@ -9,6 +9,7 @@ import re
 
 # --- Delivered: the fetched outcome of a task ----------------------------------------------------
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -136,6 +137,23 @@ class Delivered:
         else:
             found = [each._replace(stdout=stdout, stderr=stderr) for each in self.results]
         return replace(self, results=found, stdout=stdout, stderr=stderr, is_whole=True)
+
+
+async def fetch_written(
+    store: Store, submission: Submission, index: int, key: str, threads: Executor | None = None
+) -> Written | None:
+    """Return the output that an outcome describes; None if the outcome does not exist.
+
+    Raises:
+        IntegrityError: The outcome is not what the container wrote.
+        ServiceError: S3 refused a request.
+    """
+    try:
+        found = await outcomes.fetch(store, submission, key, threads=threads)
+    except envelope.EnvelopeError as error:
+        about = About(submission.id_of(index), submission.name)
+        raise failure_reasons.unusable(error).error(about) from error
+    return None if found is None else Written.of(submission, index, found.outcome, found.at)
 
 
 # --- Job failures: facts that an error has in addition to the failure reason -----------------
@@ -331,12 +349,7 @@ class Fetcher:
             ServiceError: S3 refused a request.
         """
         store, key = self._stores.of(submission.where.bucket), submission.where.outcome_key(index)
-        try:
-            found = await outcomes.fetch(store, submission, key, threads=self._threads.executor)
-        except envelope.EnvelopeError as error:
-            about = About(submission.id_of(index), submission.name)
-            raise failure_reasons.unusable(error).error(about) from error
-        return None if found is None else Written.of(submission, index, found.outcome)
+        return await fetch_written(store, submission, index, key, self._threads.executor)
 
     # --- with an outcome ----------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ _STOPPING_S = 60.0
 _LONG = timedelta(minutes=10)
 """Time by which this machine's clock is never ahead, because requests would fail."""
 
-_NODE, _CHILD = "#", ":"
+_NODE = "#"
 
 
 class NodeAttempt(NamedTuple):
@@ -222,13 +222,3 @@ def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[in
     if mark and index.isdecimal() and nodes is None:
         return job, [int(index)]
     return job_id, nodes
-
-
-def ids_of(job_id: str, nodes: Iterable[int]) -> list[str]:
-    """Return the IDs to describe before a job is known; some may not exist.
-
-    The job of an array task has no nodes, and neither has a node.
-    """
-    if _CHILD in job_id or _NODE in job_id:
-        return [job_id]
-    return [job_id, *(f"{job_id}{_NODE}{index}" for index in nodes)]

@@ -135,10 +135,15 @@ class LogReader:
         _check(streams, tail)
         since, until = (moment and _whole(moment) for moment in (since, until))
         job_id, nodes = job_nodes.parts_of(job_id, nodes)
-        job = await self._look_up(job_id, nodes, detail, follow=follow)
+        if detail is None or detail.job_id != job_id:
+            detail = await self._find(job_id, follow=follow)
+        job = JobNodes(detail, {} if detail.groups else {0: detail})
         attempts = job.chosen(nodes, attempt, follow=follow)
+        wanted = job.wanted(nodes)
+        if detail.groups:
+            job.update(await self.describe(job.ids(wanted)), wanted)
         part = Part(since, until, streams, follow)
-        reader = _JobReader(self, job, job.wanted(nodes), attempts, attempt, part, kept)
+        reader = _JobReader(self, job, wanted, attempts, attempt, part, kept)
         try:
             if tail is not None:
                 yield await reader.last(tail)
@@ -172,32 +177,18 @@ class LogReader:
         """Notify all callers that follow output. Jobs continue."""
         self._closed.set()
 
-    async def _look_up(
-        self, job_id: str, nodes: Sequence[int] | None, detail: JobDetail | None, *, follow: bool
-    ) -> JobNodes:
-        """Return the state of a job and its nodes; with ``follow``, wait for a new job.
+    async def _find(self, job_id: str, *, follow: bool) -> JobDetail:
+        """Return the description of a job; with ``follow``, wait for a new job.
 
         Raises:
             JobLostError: The platform does not know the job.
         """
         began = clock.now()
-        ids = [job_id]
-        found = {detail.job_id: detail} if detail is not None else {}
-        while job_id not in found:
-            ids = job_nodes.ids_of(job_id, nodes or ())
-            found = await self.describe(ids)
-            if job_id in found:
-                break
+        while (found := await self._detail(job_id)) is None:
             if not follow or clock.now() - began >= self.timing.lost_after_s:
                 raise JobLostError(self.logs.backend.unknown(job_id), job_id=job_id)
             await self.sleep_until(clock.now() + self.timing.status_pause_s)
-        known = JobNodes(found[job_id], {})
-        wanted = known.wanted(nodes)
-        missing = [each for each in known.ids(wanted) if each not in ids]
-        if missing and not known.job.array_size:
-            found |= await self.describe(missing)
-        known.update(found, wanted)
-        return known
+        return found
 
 
 class _JobReader:
@@ -261,12 +252,9 @@ class _JobReader:
             lines = _by_time(await asyncio.gather(*(source.last(wanted) for source in sources)))
             found = lines[max(0, len(lines) - wanted) :] + found
             if len(found) >= number:
-                self._drop_before(sources[0].attempt.number)
+                self._attempts = range(sources[0].attempt.number, self._attempts.stop)
                 break
         return found
-
-    def _drop_before(self, number: int) -> None:
-        self._attempts = range(max(number, self._attempts.start), self._attempts.stop)
 
     def _by_attempt(self) -> list[list[Source]]:
         """Return the sources of each attempt, the first one first."""

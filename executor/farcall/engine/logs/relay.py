@@ -251,16 +251,13 @@ class Relay:
                 async for found in transcript.look():
                     lines += found
                 lines += transcript.end()
-            elif written is None:
-                lines += transcript.close_with(delivered.stdout, delivered.stderr)
             else:
-                for stream in STREAMS:
-                    said = written.said[stream]
+                for stream, said in written.said.items() if written is not None else ():
                     unread = said["stored"] - transcript.seen(stream)
                     if unread > _MOST_BYTES:
                         left_out += unread
                         lines += transcript.skip(stream, said["chunks"], unread)
-                lines += await transcript.close(written, with_notes=True) or []
+                lines += await transcript.close_delivered(delivered)
         finally:
             followed.write(index, lines, left_out)
 

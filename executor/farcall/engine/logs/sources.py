@@ -10,22 +10,19 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from farcall.backends.base import Backend, LogEvent
-from farcall.engine.fetcher import Delivered
+from farcall.engine.fetcher import Delivered, fetch_written
 from farcall.engine.logs.nodes import NodeAttempt, is_long_ago
 from farcall.engine.logs.transcript import Transcript
-from farcall.model import clock, failure_reasons, output
+from farcall.model import clock, output
 from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.failure_reasons import About
 from farcall.model.output import LOG, LogLine
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
-from farcall.storage import outcomes
 from farcall.storage.chunks import ChunkPlace, Chunks, Written
 from farcall.storage.store import Store
-from farcall_runtime import envelope
 from farcall_runtime.contract import FOLLOWED_S, SOON_CHUNKS, STREAMS
 
 _LONGEST_CHARACTER = 4
@@ -64,46 +61,6 @@ class Part(NamedTuple):
         return not is_early and (self.until is None or line.at <= self.until)
 
 
-class Source(Protocol):
-    """Output of one attempt of a node.
-
-    Attributes:
-        attempt: The latest description of the attempt.
-    """
-
-    attempt: NodeAttempt
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it was read to its end."""
-
-    @property
-    def due(self) -> float:
-        """Time of the next poll, by the event loop's clock."""
-
-    def update(self, attempt: NodeAttempt) -> None:
-        """Record a new description of the attempt."""
-
-    def read(self) -> AsyncGenerator[list[LogLine], None]:
-        """Yield the requested lines that are new since the last call.
-
-        Raises:
-            IntegrityError: A piece of output is not what the container wrote.
-            ServiceError: A service refused a request.
-        """
-
-    async def last(self, number: int) -> list[LogLine]:
-        """Return up to ``number`` of the last requested lines; `read` continues after them.
-
-        Raises:
-            IntegrityError: A piece of output is not what the container wrote.
-            ServiceError: A service refused a request.
-        """
-
-    async def close(self) -> None:
-        """Release what `read` has opened."""
-
-
 class PacedLogs:
     """The platform's logs, with one limit of requests per second for all readers of a session."""
 
@@ -122,9 +79,14 @@ class PacedLogs:
 
 
 class LogSource:
-    """The platform's log of one attempt; see `Source`.
+    """The platform's log of one attempt of a node.
 
     A log that gets lines is polled often, an idle one less often.
+
+    Attributes:
+        attempt: The latest description of the attempt.
+        is_done: Whether the log was read to its end.
+        due: Time of the next poll, by the event loop's clock.
     """
 
     def __init__(self, logs: PacedLogs, attempt: NodeAttempt, part: Part) -> None:
@@ -154,7 +116,11 @@ class LogSource:
             self.due = min(self.due, clock.now() + self._settle_s)
 
     async def read(self) -> AsyncGenerator[list[LogLine], None]:
-        """Yield new lines."""
+        """Yield the requested lines that are new since the last call.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
         await self._logs.turn()
         began, has_news = clock.now(), False
         async with contextlib.aclosing(self._log.read(follow=self._part.follow)) as pages:
@@ -174,12 +140,16 @@ class LogSource:
         self.due = now + min(self._pause_s, self._settle_s)
 
     async def last(self, number: int) -> list[LogLine]:
-        """Return the last lines."""
+        """Return up to ``number`` of the last requested lines; `read` continues after them.
+
+        Raises:
+            ServiceError: The platform refused.
+        """
         await self._logs.turn()
         return self._lines(await self._log.last(number))
 
     async def close(self) -> None:
-        """Close the log."""
+        """Release what `read` has opened."""
         await self._log.close()
 
     def _lines(self, events: list[LogEvent]) -> list[LogLine]:
@@ -254,13 +224,7 @@ class TaskOutput:
         return await self._fetch(submission.attempt_key(index, attempt))
 
     async def _fetch(self, key: str) -> Written | None:
-        submission, index = self._submission, self._index
-        try:
-            found = await outcomes.fetch(self.store, submission, key)
-        except envelope.EnvelopeError as error:
-            about = About(submission.id_of(index), submission.name)
-            raise failure_reasons.unusable(error).error(about) from error
-        return None if found is None else Written.of(submission, index, found.outcome, found.at)
+        return await fetch_written(self.store, self._submission, self._index, key)
 
     async def collected(self, kept: Delivered) -> AsyncIterator[list[LogLine]]:
         """Yield the output of the last attempt after its outcome was taken from the bucket.
@@ -270,15 +234,14 @@ class TaskOutput:
             ServiceError: S3 refused a request.
         """
         transcript = Transcript(self.chunks, kept.attempt)
-        written = kept.elsewhere()
-        if written is not None:
+        if kept.elsewhere() is not None:
             async for lines in transcript.catch_up():
                 yield lines
-        yield await transcript.close_kept(written, kept.stdout, kept.stderr)
+        yield await transcript.close_delivered(kept)
 
 
 class TaskSource:
-    """Output of one attempt of a task; see `Source`.
+    """Output of one attempt of a task; see `LogSource`.
 
     Chunks and the outcome are polled twice a second. Their keys are known, so a poll needs no
     listing. If chunks or the outcome are missing at the end, the platform's log has the rest.
@@ -401,7 +364,7 @@ class TaskSource:
         transcript, number = self._transcript, self.attempt.number
         kept = self._task.kept()
         if kept is not None and kept.attempt == number:
-            lines = await transcript.close_kept(kept.elsewhere(), kept.stdout, kept.stderr)
+            lines = await transcript.close_delivered(kept)
             self.is_done = True
             yield lines
             return
@@ -485,6 +448,9 @@ class TaskSource:
             before = left_out.get((stream, sequence - 1))
             self._transcript.begin_at(stream, sequence, begun, before)
         return True
+
+
+Source: TypeAlias = LogSource | TaskSource
 
 
 async def _begun(chunks: Chunks, number: int, stream: str, sequence: int) -> bytes:

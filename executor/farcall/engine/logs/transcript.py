@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime
 
+from farcall.engine.fetcher import Delivered
 from farcall.model import clock, output
-from farcall.model.output import LOG, Bytes, Lines, LogLine
+from farcall.model.output import LOG, Lines, LogLine
 from farcall.storage.chunks import ChunkPlace, Chunks, Written
 from farcall_runtime.contract import STREAMS
 
@@ -179,30 +180,20 @@ class Transcript:
         gaps = [(max(0, at - before), length) for at, length in said.get("gaps", ())]
         return output.join(kept + tail, gaps)
 
-    async def close_kept(
-        self, written: Written | None, stdout: Bytes, stderr: Bytes
-    ) -> list[LogLine]:
-        """Return the remaining lines of an attempt whose outcome was already collected.
-
-        Args:
-            written: The outcome's record, if this process lacks part of the output; otherwise
-                None.
-            stdout: The available standard output.
-            stderr: The available standard error.
+    async def close_delivered(self, delivered: Delivered) -> list[LogLine]:
+        """Return the remaining lines of an attempt whose outcome was already fetched.
 
         Raises:
             IntegrityError: A chunk is not the one the container wrote.
             ServiceError: S3 refused a request.
         """
-        if written is None:
-            return self.close_with(stdout, stderr)
-        return await self.close(written, with_notes=True) or []
-
-    def close_with(self, stdout: Bytes, stderr: Bytes) -> list[LogLine]:
-        """Return the remaining lines of the attempt, given its complete output."""
+        written = delivered.elsewhere()
+        if written is not None:
+            return await self.close(written, with_notes=True) or []
         lines: list[LogLine] = []
-        for stream, whole in zip(STREAMS, (stdout, stderr), strict=True):
-            texts = self._lines.add_rest_of(stream, whole)
+        whole = delivered.stdout, delivered.stderr
+        for stream, data in zip(STREAMS, whole, strict=True):
+            texts = self._lines.add_rest_of(stream, data)
             lines += self._give(texts, stream, None) + self._end(stream, None)
         return lines
 

@@ -139,9 +139,3 @@ def test_node_id_names_job_and_node():
     assert nodes.parts_of("job", [1]) == ("job", [1])
     assert nodes.parts_of("job#x", None) == ("job#x", None)
     assert nodes.parts_of("job#3", [0]) == ("job#3", [0])
-
-
-def test_jobs_without_nodes_are_not_expanded():
-    assert nodes.ids_of("job", [1, 2]) == ["job", "job#1", "job#2"]
-    assert nodes.ids_of("job:7", [0]) == ["job:7"]
-    assert nodes.ids_of("job#1", [0]) == ["job#1"]
