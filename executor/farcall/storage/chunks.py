@@ -11,7 +11,7 @@ import codecs
 import contextlib
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -297,7 +297,9 @@ class Chunks:
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))
         return list(order)
 
-    async def read(self, places: Iterable[ChunkPlace]) -> AsyncIterator[tuple[ChunkPlace, bytes]]:
+    async def read(
+        self, places: Iterable[ChunkPlace]
+    ) -> AsyncGenerator[tuple[ChunkPlace, bytes], None]:
         """Yield the bytes of chunks in the given order; missing ones are skipped.
 
         Raises:

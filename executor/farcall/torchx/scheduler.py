@@ -14,6 +14,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ClassVar, Generic
@@ -374,6 +375,8 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             follow=should_tail,
             since=_aware(since),
             until=_aware(until),
+            # TorchX's own scheduler submits jobs without farcall's mark.
+            detail=replace(app.detail, is_command=True),
         )
         return self._loop.stream(_lines(batches, pattern))
 

@@ -53,11 +53,13 @@ class JobNodes:
 
     Attributes:
         job: Description of the entire job.
+        is_command: Whether only the platform's log has its output.
         is_forgotten: Whether the platform no longer knows the job, so that it cannot be running.
     """
 
     def __init__(self, job: JobDetail, nodes: Mapping[int, JobDetail]) -> None:
         self.job = job
+        self.is_command = job.is_command
         self._nodes = dict(nodes)
         self.is_forgotten = False
         self._is_confirmed = True
@@ -103,7 +105,7 @@ class JobNodes:
     def wanted(self, nodes: Sequence[int] | None) -> list[int]:
         """Return the nodes to read; by default all of a command, and the main node of a task."""
         if nodes is None:
-            nodes = range(self.count) if self.job.is_command else (0,)
+            nodes = range(self.count) if self.is_command else (0,)
         return list(dict.fromkeys(nodes))
 
     def ids(self, nodes: Iterable[int]) -> list[str]:
@@ -135,7 +137,7 @@ class JobNodes:
                 raise UnknownError(f"job {job.job_id} has no node {node}; it has {there}")
         most = max(last, job.attempts_allowed) if follow and not self.is_over else last
         if attempt is None:
-            first = last if follow and job.is_command else 1
+            first = last if follow and self.is_command else 1
             return range(first, (most if follow else last) + 1)
         if not 1 <= attempt <= most:
             may = "may have" if most > last else "has had"

@@ -222,7 +222,7 @@ class _JobReader:
         self._attempt = attempt
         self._part = part
         self._tasks: dict[int, TaskOutput] = {}
-        if not job.job.is_command:
+        if not job.is_command:
             submission, index = Submission.of(job.job)
             store = reader.stores.of(submission.where.bucket)
             for node in nodes:

@@ -270,6 +270,7 @@ class TaskSource:
         self._refresh = refresh
         cut_bytes = logs.backend.capabilities.longest_log_line_bytes
         self._transcript = Transcript(task.chunks, attempt.number, cut_bytes)
+        self._existing = self._transcript.catch_up()  # kept, because it fetches chunks ahead
         self._marker = Marker(task.store, task.followed_key)
         self._due = -math.inf
         self._is_placed = False
@@ -302,7 +303,7 @@ class TaskSource:
             log = self._open_log()
             found = await log.last(number)
             if found:
-                self._log = log
+                self._log, self._lines_before_log = log, -1  # the chunks are not read
                 return self._part.select(found)
         lines = [line async for page in self.read() for line in page]
         return lines[max(0, len(lines) - number) :]
@@ -310,6 +311,7 @@ class TaskSource:
     async def close(self) -> None:
         """Delete the follow marker, and close the log."""
         await self._marker.remove()
+        await self._existing.aclose()
         if self._log is not None:
             await self._log.close()
 
@@ -328,7 +330,7 @@ class TaskSource:
         transcript = self._transcript
         if not self._is_placed and self._part.since is not None:
             await self._skip(None)
-        async for lines in transcript.look() if self._is_caught_up else transcript.catch_up():
+        async for lines in transcript.look() if self._is_caught_up else self._existing:
             yield lines
         is_over = await self._is_over()
         if is_over:

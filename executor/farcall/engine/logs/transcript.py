@@ -10,12 +10,13 @@ A progress bar's line is yielded once, in its last state. Followers also get its
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 
 from farcall.engine.fetcher import Delivered
@@ -72,7 +73,7 @@ class Transcript:
             until = self._left_out_until
             self._left_out_until = left_out.at if until is None else max(until, left_out.at)
 
-    async def catch_up(self) -> AsyncIterator[list[LogLine]]:
+    async def catch_up(self) -> AsyncGenerator[list[LogLine], None]:
         """Yield the existing chunks' lines of both streams in the order of storing.
 
         Nothing is yielded after a missing chunk.
@@ -87,10 +88,11 @@ class Transcript:
             if place.sequence == coming[place.stream]:
                 coming[place.stream] += 1
                 places.append(place)
-        async for place, data in self._chunks.read(places):
-            if place.sequence == self.next[place.stream]:
-                self.next[place.stream] += 1
-                yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
+        async with contextlib.aclosing(self._chunks.read(places)) as chunks:
+            async for place, data in chunks:
+                if place.sequence == self.next[place.stream]:
+                    self.next[place.stream] += 1
+                    yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
 
     async def look(self) -> AsyncIterator[list[LogLine]]:
         """Yield the lines of each new chunk, up to each stream's first missing one.

@@ -108,6 +108,14 @@ async def test_forgotten_job_has_ended():
     assert texts(await service.follow()) == ["a", "b"]
 
 
+async def test_existing_output_is_read_once_in_batches():
+    service = Service(job("RUNNING"), job("FAILED"), waits=5)
+    for number in range(4):
+        await put(service.store, "stdout", number, b"%d\n" % number * 10_000)
+    batches = [batch async for batch in service.reader.lines("job-1", follow=True)]
+    assert [len(batch) for batch in batches] == [10_000] * 4
+
+
 async def test_retried_task_is_followed():
     first = (Attempt(log_stream=""),)
     service = Service(job("RUNNING"), job("RUNNING", first), job("FAILED", first * 2), waits=3)
