@@ -19,8 +19,6 @@ _STOPPING_S = 60.0
 _LONG = timedelta(minutes=10)
 """Time by which this machine's clock is never ahead, because requests would fail."""
 
-_NODE = "#"
-
 
 class NodeAttempt(NamedTuple):
     """One attempt of a node.
@@ -220,7 +218,7 @@ def is_long_ago(moment: datetime) -> bool:
 
 def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[int] | None]:
     """Split a job ID into job and requested nodes; a node's own ID names both."""
-    job, mark, index = job_id.partition(_NODE)
+    job, mark, index = job_id.partition("#")
     if mark and index.isdecimal() and nodes is None:
         return job, [int(index)]
     return job_id, nodes

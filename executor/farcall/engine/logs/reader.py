@@ -322,12 +322,9 @@ class _JobReader:
     def _open(self) -> list[Source]:
         """The first source of each node that was not read to its end."""
         found: dict[int, Source] = {}
-        for source in self._sources.values():
-            number = source.attempt.number
-            if not source.is_done and number in self._attempts:
-                other = found.setdefault(source.attempt.node, source)
-                if number < other.attempt.number:
-                    found[source.attempt.node] = source
+        for source in sorted(self._sources.values(), key=lambda each: each.attempt.number):
+            if not source.is_done and source.attempt.number in self._attempts:
+                found.setdefault(source.attempt.node, source)
         return list(found.values())
 
     @property

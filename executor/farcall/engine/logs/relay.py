@@ -248,7 +248,7 @@ class Relay:
         written = delivered.elsewhere()
         try:
             if delivered.meta is None:  # only the stored chunks are known
-                async for found in transcript.look():
+                async for found in transcript.read_new():
                     lines += found
                 lines += transcript.end()
             else:
@@ -270,7 +270,7 @@ async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogL
     stream, first, _ = kept[0]
     skipped = sum(chunk.size for chunk in chunks) - sum(chunk.size for chunk in kept)
     lines = transcript.skip(stream, first, skipped) if skipped else []
-    async for found in transcript.look_at(stream, kept[-1].sequence + 1):
+    async for found in transcript.read_stream(stream, kept[-1].sequence + 1):
         lines += found
     return lines, skipped
 

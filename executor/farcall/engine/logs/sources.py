@@ -218,13 +218,12 @@ class TaskOutput:
         """
         submission, index = self._submission, self._index
         if self._final is None and not submission.is_other_node(index):
-            self._final = await self._fetch(submission.where.outcome_key(index))
+            key = submission.where.outcome_key(index)
+            self._final = await fetch_written(self.store, submission, index, key)
         if self._final is not None and self._final.attempt == attempt:
             return self._final
-        return await self._fetch(submission.attempt_key(index, attempt))
-
-    async def _fetch(self, key: str) -> Written | None:
-        return await fetch_written(self.store, self._submission, self._index, key)
+        key = submission.attempt_key(index, attempt)
+        return await fetch_written(self.store, submission, index, key)
 
     async def collected(self, kept: Delivered) -> AsyncIterator[list[LogLine]]:
         """Yield the output of the last attempt after its outcome was taken from the bucket.
@@ -330,7 +329,7 @@ class TaskSource:
         transcript = self._transcript
         if not self._is_placed and self._part.since is not None:
             await self._skip(None)
-        async for lines in transcript.look() if self._is_caught_up else self._existing:
+        async for lines in transcript.read_new() if self._is_caught_up else self._existing:
             yield lines
         is_over = await self._is_over()
         if is_over:
@@ -356,7 +355,7 @@ class TaskSource:
         """Return a running attempt's unfinished lines."""
         lines = self._transcript.end()
         started = self.attempt.started_at
-        if self._transcript.given or started is None or not _is_past(started + _NO_CHUNKS):
+        if self._transcript.line_count or started is None or not _is_past(started + _NO_CHUNKS):
             self.is_done = True
             return lines
         return lines + self._begin_log()
@@ -379,7 +378,7 @@ class TaskSource:
                 return
         await self._refresh()  # get the log's location
         if self._written is None:  # chunks stored right before the container died
-            async for lines in transcript.look():
+            async for lines in transcript.read_new():
                 yield lines
         yield self._begin_log()
 
@@ -391,7 +390,7 @@ class TaskSource:
 
     def _begin_log(self) -> list[LogLine]:
         self._log = self._open_log()
-        self._lines_before_log = self._transcript.given
+        self._lines_before_log = self._transcript.line_count
         return self._transcript.begin_log()
 
     async def _logged(self, log: LogSource) -> AsyncIterator[list[LogLine]]:
@@ -401,7 +400,7 @@ class TaskSource:
         if self._part.follow and not log.is_done:
             return
         self.is_done = True
-        if transcript.given > self._lines_before_log:
+        if transcript.line_count > self._lines_before_log:
             return
         if self._written is not None:
             yield await transcript.close(self._written, with_notes=True) or []

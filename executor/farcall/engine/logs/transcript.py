@@ -40,13 +40,13 @@ class Transcript:
     Attributes:
         number: Number of the attempt.
         next: Next chunk to read, by stream.
-        given: Number of yielded lines.
+        line_count: Number of yielded lines.
     """
 
     def __init__(self, chunks: Chunks, number: int, cut_bytes: int = sys.maxsize) -> None:
         self.number = number
         self.next = dict.fromkeys(STREAMS, 0)
-        self.given = 0
+        self.line_count = 0
         self._chunks = chunks
         self._cut_bytes = cut_bytes
         self._lines = Lines()
@@ -94,7 +94,7 @@ class Transcript:
                     self.next[place.stream] += 1
                     yield self._give(self._lines.add(place.stream, data), place.stream, place.at)
 
-    async def look(self) -> AsyncIterator[list[LogLine]]:
+    async def read_new(self) -> AsyncIterator[list[LogLine]]:
         """Yield the lines of each new chunk, up to each stream's first missing one.
 
         Raises:
@@ -102,10 +102,10 @@ class Transcript:
             ServiceError: S3 refused a request.
         """
         for stream in STREAMS:
-            async for lines in self.look_at(stream, None):
+            async for lines in self.read_stream(stream, None):
                 yield lines
 
-    async def look_at(self, stream: str, end: int | None) -> AsyncIterator[list[LogLine]]:
+    async def read_stream(self, stream: str, end: int | None) -> AsyncIterator[list[LogLine]]:
         """Yield the lines of each of a stream's next chunks.
 
         Args:
@@ -244,7 +244,7 @@ class Transcript:
             lines: Lines of the log, all of them in order.
         """
         new = [line for line in lines if self._is_new(line)]
-        self.given += len(new)
+        self.line_count += len(new)
         return new
 
     def missing(self) -> LogLine:
@@ -265,7 +265,7 @@ class Transcript:
         return True
 
     def _give(self, texts: list[str], stream: str, at: datetime | None) -> list[LogLine]:
-        self.given += len(texts)
+        self.line_count += len(texts)
         if texts:
             self._states.pop(stream, None)  # its state is replaced
         for text in texts:

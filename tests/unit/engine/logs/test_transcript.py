@@ -28,9 +28,9 @@ async def test_line_continues_across_chunks_and_outcome(store, attempt):
     await put(store, "stdout", 0, b"a\nb\xc3")
     assert await every(attempt.catch_up()) == ["a"]
     await put(store, "stdout", 1, b"\xbc")
-    assert await every(attempt.look()) == []
+    assert await every(attempt.read_new()) == []
     await put(store, "stderr", 0, b"e\n")
-    assert await every(attempt.look()) == ["e"]
+    assert await every(attempt.read_new()) == ["e"]
 
     closed = await attempt.close(ended((2, 5, b"c\nlast"), (1, 2, b"")))
     assert [line[:2] for line in closed] == [("b\u00fcc", "stdout"), ("last", "stdout")]
@@ -82,7 +82,7 @@ async def test_progress_bar_states_are_throttled(store, attempt, monkeypatch):
     shown = []
     for number in range(40):
         await put(store, "stderr", number, b"\r%d of 40" % (number + 1))
-        assert await every(attempt.look()) == []
+        assert await every(attempt.read_new()) == []
         shown += [(number, line) for line in attempt.states()]
         await asyncio.sleep(0.1)
     assert [number for number, _ in shown] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39]
@@ -90,7 +90,7 @@ async def test_progress_bar_states_are_throttled(store, attempt, monkeypatch):
     assert attempt.states() == []  # no new state
 
     await put(store, "stderr", 40, b"\nagain: \r1 of 2")
-    assert await every(attempt.look()) == ["40 of 40"]
+    assert await every(attempt.read_new()) == ["40 of 40"]
     await asyncio.sleep(1)
     assert texts(attempt.states()) == ["1 of 2"]
     closed = await attempt.close(ended(err=(41, 0, b"\r     \r")))
