@@ -89,20 +89,20 @@ class PacedClient:
                     return reply
 
     async def call(
-        self, operation: str, *, patience_s: float | None = None, **parameters: Any
+        self, operation: str, *, retry_s: float | None = None, **parameters: Any
     ) -> dict[str, Any]:
         """Make a call that may be repeated, with retries if the service fails temporarily.
 
         Args:
             operation: The client's method, such as ``"describe_jobs"``.
-            patience_s: Maximum time from the first failure to the last retry, in seconds; by
+            retry_s: Maximum time from the first failure to the last retry, in seconds; by
                 default from the timing.
             **parameters: The request.
 
         Raises:
             ServiceError: The service refused, or failed each time.
         """
-        tries = Tries(self._timing.call_retry_s if patience_s is None else patience_s)
+        tries = Tries(self._timing.call_retry_s if retry_s is None else retry_s)
         while True:
             try:
                 return await self.once(operation, **parameters)
@@ -151,12 +151,12 @@ class Tries:
     """Retry policy of one call.
 
     Args:
-        patience_s: Maximum time from the first failure to the last retry, in seconds; the first
+        retry_s: Maximum time from the first failure to the last retry, in seconds; the first
             retry is always made.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
         self._failing_since: float | None = None
         self._logged_at = 0.0
         self._count = 0
@@ -182,7 +182,7 @@ class Tries:
             again = self._renewals <= error_translation.RENEWALS
         if not (again or error_translation.may_pass(error)):
             raise error
-        if self._count > 1 and spent_s >= self._patience_s:
+        if self._count > 1 and spent_s >= self._retry_s:
             raise error_translation.explain_tries(error, self._count, spent_s) from error
         if spent_s - self._logged_at >= _LOG_FAILING_S:
             self._logged_at = spent_s

@@ -198,10 +198,10 @@ class _Loop:
                 self._is_closing = True
                 self._loop.call_soon_threadsafe(self._end.set)
 
-    def join(self, patience_s: float) -> None:
-        """Wait up to ``patience_s`` seconds for all work to end."""
+    def join(self, timeout_s: float) -> None:
+        """Wait up to ``timeout_s`` seconds for all work to end."""
         if not self.is_own_thread:
-            self._thread.join(patience_s)
+            self._thread.join(timeout_s)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine; its future is cancelled with the loop.

@@ -13,7 +13,7 @@ from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
 from farcall.engine.fetcher import Delivered, Output
 from farcall.engine.run import TaskRun, Wanted
-from farcall.engine.tracked_job import Patience, UnseenError
+from farcall.engine.tracked_job import RetryBudget, UnseenError
 from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.workflows import Workflow
 
@@ -116,7 +116,7 @@ class GroupRun:
             raise CancelledGroupError
         session = await self.handle.session()
         trouble = session.tracker.trouble
-        patience = Patience(trouble, session.timing)
+        budget = RetryBudget(trouble, session.timing)
         with trouble.notifying(self.on_trouble):
             try:
                 while True:
@@ -127,12 +127,12 @@ class GroupRun:
                         passes = passes or error_translation.is_of_credentials(error)
                         if isinstance(error, UnseenError):
                             raise
-                        if not (passes and patience.bear(error)):
+                        if not (passes and budget.record_failure(error)):
                             kept = f"the stored results of job {self.handle.id} are kept"
                             raise error_translation.with_text(error, f"{error}; {kept}") from error
                     await asyncio.sleep(_AGAIN_S)
             finally:
-                patience.end()
+                budget.end()
 
 
 def wanted(settings: Settings) -> Wanted:

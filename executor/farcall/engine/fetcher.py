@@ -487,16 +487,16 @@ class Fetcher:
         outcome: Outcome,
         folder_for: FolderFor,
     ) -> envelope.Buffer:
-        said = outcome.meta.get("value")
-        if said is None:
+        value = outcome.meta.get("value")
+        if value is None:
             return outcome.value
         key = partial(submission.where.value_key, index, int(outcome.meta["attempt"]))
-        size = said["size"]
+        size = value["size"]
         found = await store.get_large(key, size, folder_for(size))
         if found is None:
             raise _TakenError
         data, digest = found
-        if digest != said["sha256"]:
+        if digest != value["sha256"]:
             place = key(0).rpartition("/")[0]
             raise envelope.IntegrityError(
                 f"s3://{store.bucket}/{place} differs from the task's stored result"
@@ -540,13 +540,13 @@ class Fetcher:
         else:
             chunks = logs.Chunks(store, submission, index)
             written = await chunks.written(max(1, detail.attempts))  # as in the error
-            await task.room(_bytes_written(written.said, task.output, failed=True))
+            await task.room(_bytes_written(written.records, task.output, failed=True))
         out, err = await _read_output(task, written, failed=True)
         if not out.data and not err.data:
             written = None
-            said = Piece(await last_lines(self._backend, detail))
+            log = Piece(await last_lines(self._backend, detail))
             # Output before the runtime starts is only on stderr.
-            out, err = (out, said) if detail.runtime else (said, err)
+            out, err = (out, log) if detail.runtime else (log, err)
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
         why = detail.failure_reason()
@@ -624,9 +624,9 @@ def _bytes_outside(outcome: Outcome, output: Output) -> int:
     return written + (int(meta["value"]["size"]) if "value" in meta else 0)
 
 
-def _bytes_written(said: Mapping[str, Any], output: Output, *, failed: bool) -> int:
+def _bytes_written(records: Mapping[str, Any], output: Output, *, failed: bool) -> int:
     """Return the maximum number of bytes of output that are fetched."""
-    extra_bytes = [int(said[stream]["stored"]) for stream in STREAMS]
+    extra_bytes = [int(records[stream]["stored"]) for stream in STREAMS]
     if output is not Output.WHOLE:
         most = logs.FETCHED_END_BYTES if failed else logs.SMALL_BYTES
         extra_bytes = [min(stored, most) for stored in extra_bytes]

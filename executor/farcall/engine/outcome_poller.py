@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble
+from farcall.engine.tracked_job import Ended, RetryBudget, TrackedJob, Trouble
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.jobs import JobDetail
@@ -151,7 +151,7 @@ class _Lister:
         self._task: asyncio.Task[None] | None = None
         self._least_s = first_s
         self._longest_s = self._pause_s = poller.timing.outcome_pause_s
-        self._patience = Patience(poller.trouble, poller.timing)
+        self._budget = RetryBudget(poller.trouble, poller.timing)
 
     def poll_soon(self) -> None:
         self._news = clock.now()
@@ -168,10 +168,10 @@ class _Lister:
             await self._pause()
             try:
                 await self._poll()
-                self._patience.renew()
+                self._budget.record_success()
             except Exception as error:  # no caller may wait forever because of a bug
-                self._patience.endure(error, self.watches)
-        self._patience.end()
+                self._budget.handle_failure(error, self.watches)
+        self._budget.end()
 
     async def _pause(self) -> None:
         least_s = self._least_s * self._poller.crowd

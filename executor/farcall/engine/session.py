@@ -254,7 +254,7 @@ class Session:
         if self._blocks:  # code inside a block may have to clean up first
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(self.timing.last_blocks_s, self._until(lambda: not self._blocks))
-        await _give_way()
+        await _yield_to_others()
         _forget(self)
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for further tasks
@@ -270,13 +270,13 @@ class Session:
         await asyncio.gather(*openings, return_exceptions=True)
         await self._close_submitters()
         await self.launcher.close()
-        await _give_way()  # the notified callers may terminate their jobs, too
+        await _yield_to_others()  # the notified callers may terminate their jobs, too
         await self.terminations.settle()
         self.cleaner.close()
         for store in self.stores:
             with contextlib.suppress(Exception):  # remaining objects do no harm
                 await self._flush(store)
-        await self._let_go_of_shared()
+        await self._release_shared()
         await self._last_reports()
 
     async def _flush(self, store: Store) -> None:
@@ -290,7 +290,7 @@ class Session:
             )
             _log.warning(f"{text}rule can delete them", store.bucket, limit_s)
 
-    async def _let_go_of_shared(self) -> None:
+    async def _release_shared(self) -> None:
         limit_s = self.timing.last_deletions_s
         try:
             await within(limit_s, self.shared.close())
@@ -460,7 +460,7 @@ def _is_good(future: asyncio.Future[Any]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-async def _give_way() -> None:
+async def _yield_to_others() -> None:
     """Let tasks that were cancelled or notified continue."""
     for _ in range(_LAST_TURNS):
         await asyncio.sleep(0)

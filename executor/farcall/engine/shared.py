@@ -273,7 +273,7 @@ class SharedValues:
             value = self._values.get((store, root, sha256.hex()))
             if value is not None:  # otherwise the session is closed
                 value.pins = max(0, value.pins - 1)
-                await self._let_go(value)
+                await self._release(value)
 
     async def close(self) -> None:
         """Delete the values without a bundle.
@@ -301,7 +301,7 @@ class SharedValues:
         digest = sha256.hex()
         return self._values.setdefault((store, root, digest), _Value(store, root, digest))
 
-    async def _let_go(self, value: _Value) -> None:
+    async def _release(self, value: _Value) -> None:
         """Delete a value without references."""
         async with value.lock:
             if value.is_free:
@@ -319,7 +319,7 @@ class SharedValues:
             for value in list(self._values.values()):
                 if value.is_free and not value.lock.locked() and _since(value.used_at) > kept_s:
                     try:
-                        await self._let_go(value)
+                        await self._release(value)
                     except FarcallError as error:
                         _log.debug("a shared value was not deleted: %s", error)
 

@@ -18,7 +18,7 @@ from itertools import islice
 
 from farcall.backends.base import Jobs, raise_first
 from farcall.engine.attempt_reporter import AttemptReporter
-from farcall.engine.tracked_job import Ended, Patience, TrackedJob, Trouble
+from farcall.engine.tracked_job import Ended, RetryBudget, TrackedJob, Trouble
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.failure_reasons import STUCK
@@ -79,7 +79,7 @@ class StatusPoller:
         self._rests_until = math.inf
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._patience = Patience(trouble, timing)
+        self._budget = RetryBudget(trouble, timing)
         self._check_idle_at = 0.0
         self._idle_since = 0.0
         self._idle_state: tuple[int, int, float] | None = None
@@ -115,11 +115,11 @@ class StatusPoller:
             await self._rest()
             try:
                 if await self._poll_jobs(self._due()) + await self._poll_missing():
-                    self._patience.renew()
+                    self._budget.record_success()
             except Exception as error:  # no caller may wait forever because of a bug
-                self._patience.endure(error, self._watches)
+                self._budget.handle_failure(error, self._watches)
                 await asyncio.sleep(self._pause_s)
-        self._patience.end()
+        self._budget.end()
 
     async def _rest(self) -> None:
         """Wait until a poll is due."""

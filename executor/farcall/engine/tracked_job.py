@@ -160,7 +160,7 @@ class Trouble:
     """Current failures of the tracker's requests, for display."""
 
     def __init__(self) -> None:
-        self._texts: dict[Patience, str] = {}
+        self._texts: dict[RetryBudget, str] = {}
         self._logged_at = -math.inf
         self._listeners: list[Callable[[str], None]] = []
 
@@ -169,25 +169,25 @@ class Trouble:
         """Failure, remedy and remaining retry time; empty without a failure."""
         return next(iter(self._texts.values()), "")
 
-    def note(self, patience: Patience, error: FarcallError, left_s: float) -> None:
+    def note(self, budget: RetryBudget, error: FarcallError, left_s: float) -> None:
         """Record a failure that is being retried; log it at once and then every minute."""
         is_new = not self._texts
         minutes = max(1, round(left_s / 60))
         text = f"{error}; retrying for {minutes} min"
-        self._texts[patience] = text
+        self._texts[budget] = text
         if is_new or clock.now() - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = clock.now()
             _log.warning("%s", text)
             self._notify()
 
-    def forget(self, patience: Patience) -> None:
+    def forget(self, budget: RetryBudget) -> None:
         """Record that one poller has stopped."""
-        if self._texts.pop(patience, "") and not self._texts:
+        if self._texts.pop(budget, "") and not self._texts:
             self._notify()
 
-    def clear(self, patience: Patience) -> None:
+    def clear(self, budget: RetryBudget) -> None:
         """Record that a request succeeded."""
-        if self._texts.pop(patience, "") and not self._texts:
+        if self._texts.pop(budget, "") and not self._texts:
             _log.warning("AWS responds again; continuing")
             self._notify()
 
@@ -207,7 +207,7 @@ class Trouble:
             listener(self.text)
 
 
-class Patience:
+class RetryBudget:
     """Retry budget for the tracker's own requests."""
 
     def __init__(self, trouble: Trouble, timing: Timing) -> None:
@@ -215,7 +215,7 @@ class Patience:
         self._timing = timing
         self._failing_since: float | None = None
 
-    def renew(self) -> None:
+    def record_success(self) -> None:
         """Record that a request succeeded."""
         self._failing_since = None
         self._trouble.clear(self)
@@ -225,7 +225,7 @@ class Patience:
         self._failing_since = None
         self._trouble.forget(self)
 
-    def bear(self, error: FarcallError) -> bool:
+    def record_failure(self, error: FarcallError) -> bool:
         """Record a failure; return whether to retry."""
         now = clock.now()
         if self._failing_since is None:
@@ -240,7 +240,7 @@ class Patience:
         self._trouble.note(self, error, left_s)
         return True
 
-    def endure(self, error: Exception, watches: Mapping[str, TrackedJob]) -> None:
+    def handle_failure(self, error: Exception, watches: Mapping[str, TrackedJob]) -> None:
         """Record a failure; if it is permanent, notify the waiting callers.
 
         Args:
@@ -252,7 +252,7 @@ class Patience:
         else:
             callbacks = FarcallError(f"polling for the job's end failed: {error!r}")
             callbacks.__cause__ = error
-        if self.bear(callbacks):
+        if self.record_failure(callbacks):
             return
         for watch in list(watches.values()):
             watch.give_up(_out_of_sight(callbacks, watch.job))

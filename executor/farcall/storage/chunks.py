@@ -75,7 +75,7 @@ class Written:
         submission: The task's job.
         index: Index of the task in the job.
         attempt: The attempt, from 1.
-        said: Description of each stream: number of chunks, their bytes, and gaps.
+        records: Description of each stream: number of chunks, their bytes, and gaps.
         tails: By stream, the bytes that are in no chunk.
         at: Time at which the outcome was stored; None if unknown.
     """
@@ -83,7 +83,7 @@ class Written:
     submission: Submission
     index: int
     attempt: int
-    said: Mapping[str, Mapping[str, Any]]
+    records: Mapping[str, Mapping[str, Any]]
     tails: Mapping[str, bytes] = field(repr=False)
     at: datetime | None = None
 
@@ -92,19 +92,19 @@ class Written:
         cls, submission: Submission, index: int, outcome: Outcome, at: datetime | None = None
     ) -> Written:
         """Return the output that a verified outcome describes."""
-        said = {stream: outcome.meta[stream] for stream in STREAMS}
+        records = {stream: outcome.meta[stream] for stream in STREAMS}
         tails = {STDOUT: bytes(outcome.stdout), STDERR: bytes(outcome.stderr)}
-        return cls(submission, index, int(outcome.meta["attempt"]), said, tails, at)
+        return cls(submission, index, int(outcome.meta["attempt"]), records, tails, at)
 
     @property
     def stored_bytes(self) -> int:
         """Number of bytes in chunks."""
-        return sum(int(said.get("stored", 0)) for said in self.said.values())
+        return sum(int(record.get("stored", 0)) for record in self.records.values())
 
     @property
     def is_small(self) -> bool:
         """Whether fetching all of it is cheap."""
-        chunks = sum(int(said["chunks"]) for said in self.said.values())
+        chunks = sum(int(record["chunks"]) for record in self.records.values())
         return chunks <= _SMALL_CHUNKS and self.stored_bytes <= SMALL_BYTES
 
     def keys(self) -> list[str]:
@@ -113,7 +113,7 @@ class Written:
         return [
             where.chunk_key(index, attempt, stream, n)
             for stream in STREAMS
-            for n in range(self.said[stream]["chunks"])
+            for n in range(self.records[stream]["chunks"])
         ]
 
     def here(self) -> tuple[Piece, Piece]:
@@ -129,8 +129,8 @@ class Written:
             found: The pieces, in their order.
             size: Total size of the chunks among them in bytes.
         """
-        said = self.said[stream]
-        before, gaps = said["stored"] - size, said.get("gaps", ())
+        record = self.records[stream]
+        before, gaps = record["stored"] - size, record.get("gaps", ())
         notes = output.Notes(gaps, before)
         data = b"".join([*(part for piece in found for part in notes.add(piece)), *notes.end()])
         return Piece(data, before + output.noted_before(before, gaps) if before else 0)
@@ -146,9 +146,9 @@ class Written:
         return Piece(out), Piece(err)
 
     async def _whole(self, store: Store, stream: str) -> Bytes:
-        said, tail = self.said[stream], self.tails[stream]
-        if not said["chunks"]:
-            return output.join(tail, said["gaps"]) if "gaps" in said else tail
+        record, tail = self.records[stream], self.tails[stream]
+        if not record["chunks"]:
+            return output.join(tail, record["gaps"]) if "gaps" in record else tail
         whole = bytearray()
         async with contextlib.aclosing(self._pieces(store, stream)) as pieces:
             async for piece in pieces:
@@ -166,7 +166,7 @@ class Written:
         return out, err
 
     async def _end(self, store: Store, stream: str) -> Piece:
-        number, size = self.said[stream]["chunks"], 0
+        number, size = self.records[stream]["chunks"], 0
         found: deque[bytes] = deque([self.tails[stream]])
         oldest = max(0, number - _MOST_END_CHUNKS)
         while number > oldest and size + len(self.tails[stream]) < END_BYTES:
@@ -195,8 +195,8 @@ class Written:
 
     async def _pieces(self, store: Store, stream: str) -> AsyncGenerator[bytes, None]:
         """Yield a complete stream in order."""
-        said, tail = self.said[stream], self.tails[stream]
-        notes = output.Notes(said.get("gaps", ()))
+        record, tail = self.records[stream], self.tails[stream]
+        notes = output.Notes(record.get("gaps", ()))
         kept, number = 0, 0
         is_whole = True
         async with contextlib.aclosing(self._chunks(store, stream)) as chunks:
@@ -205,7 +205,7 @@ class Written:
                 if chunk is None:
                     if is_whole:  # one note covers all missing chunks
                         is_whole = False
-                        missing = said.get("stored", 0) - kept
+                        missing = record.get("stored", 0) - kept
                         missing -= await self._stored_from(store, stream, number)
                         yield output.deleted(missing) if missing > 0 else b""
                     continue
@@ -221,7 +221,7 @@ class Written:
         listed = dict(await store.list_keys(f"{where.streams_prefix(index)}{attempt}/{stream}/"))
         keys = [
             where.chunk_key(index, attempt, stream, n)
-            for n in range(first, self.said[stream]["chunks"])
+            for n in range(first, self.records[stream]["chunks"])
         ]
         return sum(
             max(0, listed[key] - envelope.CHUNK_HEAD_BYTES) for key in keys if key in listed
@@ -229,7 +229,7 @@ class Written:
 
     async def _chunks(self, store: Store, stream: str) -> AsyncGenerator[bytes | None, None]:
         """Yield a stream's chunks in order, None for a missing one."""
-        numbers = range(self.said[stream]["chunks"])
+        numbers = range(self.records[stream]["chunks"])
         reads = (self._chunk(store, stream, sequence) for sequence in numbers)
         async with contextlib.aclosing(_ahead(reads, _AHEAD)) as chunks:
             async for chunk in chunks:
@@ -351,15 +351,17 @@ class Chunks:
         Raises:
             ServiceError: S3 refused.
         """
-        said = {stream: {"chunks": 0, "stored": 0} for stream in STREAMS}
+        records = {stream: {"chunks": 0, "stored": 0} for stream in STREAMS}
         where = self._submission.where
         listed = await self._store.list_keys(f"{where.streams_prefix(self._index)}{attempt}/")
-        for stream, counts in said.items():
+        for stream, counts in records.items():
             for key, size in listed:  # sorted by their numbers
                 if key == where.chunk_key(self._index, attempt, stream, counts["chunks"]):
                     counts["chunks"] += 1
                     counts["stored"] += max(0, size - envelope.CHUNK_HEAD_BYTES)
-        return Written(self._submission, self._index, attempt, said, dict.fromkeys(STREAMS, b""))
+        return Written(
+            self._submission, self._index, attempt, records, dict.fromkeys(STREAMS, b"")
+        )
 
 
 async def _ahead(reads: Iterable[Coroutine[Any, Any, T]], most: int) -> AsyncGenerator[T, None]:

@@ -126,11 +126,11 @@ class Feed(Generic[K]):
         self._pending.update((key, None) for key in keys if self._wants(key))
         self._news.set()
 
-    async def take(self, most: int, patience_s: float) -> list[K]:
+    async def take(self, most: int, timeout_s: float) -> list[K]:
         """Wait some time for news; return the keys of changes, if there are any."""
         if not self._pending:
             with contextlib.suppress(asyncio.TimeoutError):
-                await within(patience_s, self._news.wait())
+                await within(timeout_s, self._news.wait())
         self._news.clear()
         keys = list(islice(self._pending, most))
         for key in keys:

@@ -50,5 +50,5 @@ async def test_stored_chunks_are_counted_whole():
     what = written(3, 3 * size)
     counted = Counted(store)
     await what.end(counted)
-    meta = {"status": "killed", **what.said}
+    meta = {"status": "killed", **what.records}
     assert _bytes_outside(SimpleNamespace(meta=meta), Output.NONE) >= len(counted.asked) * size

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from farcall import Settings
-from farcall.engine.tracked_job import Patience, TrackedJob, Trouble, UnseenError, is_unseen
+from farcall.engine.tracked_job import RetryBudget, TrackedJob, Trouble, UnseenError, is_unseen
 from farcall.model import clock as model_clock
 from farcall.model.errors import ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -78,35 +78,35 @@ def now(monkeypatch):
 
 
 def test_successful_call_resets_patience(now):
-    patience = Patience(Trouble(), TIMING)
-    patience.bear(THROTTLED)
+    budget = RetryBudget(Trouble(), TIMING)
+    budget.record_failure(THROTTLED)
     now[0] += GIVE_UP_S
-    patience.renew()
+    budget.record_success()
     now[0] += GIVE_UP_S
-    assert patience.bear(THROTTLED)
+    assert budget.record_failure(THROTTLED)
 
 
 def test_trouble_is_logged_each_minute(now, caplog):
     trouble, texts = Trouble(), []
-    patience = Patience(trouble, TIMING)
+    budget = RetryBudget(trouble, TIMING)
     with trouble.notifying(texts.append):
         for _ in range(13):
-            patience.bear(THROTTLED)
+            budget.record_failure(THROTTLED)
             now[0] += 10
         assert trouble.text.endswith("Slow down; retrying for 8 min")
-        patience.renew()
-    patience.bear(THROTTLED)
+        budget.record_success()
+    budget.record_failure(THROTTLED)
     assert [text.rpartition(" for ")[2] for text in texts] == ["10 min", "9 min", "8 min", ""]
     assert "AWS responds again; continuing" in caplog.text
 
 
 def test_trouble_ends_when_all_recover(now, caplog):
     trouble, texts = Trouble(), []
-    one, other = Patience(trouble, TIMING), Patience(trouble, TIMING)
-    one.bear(THROTTLED)
-    other.bear(ServiceError("DescribeJobs was refused", code="Throttled", status=429))
+    one, other = RetryBudget(trouble, TIMING), RetryBudget(trouble, TIMING)
+    one.record_failure(THROTTLED)
+    other.record_failure(ServiceError("DescribeJobs was refused", code="Throttled", status=429))
     with trouble.notifying(texts.append):
-        one.renew()
+        one.record_success()
         assert "DescribeJobs" in trouble.text
         other.end()
     assert [bool(text) for text in texts] == [True, False]

@@ -132,7 +132,7 @@ async def test_chunks_are_listed_in_storing_order(store):
     assert [data async for _, data in chunks.read(places)] == [b"a", b"e", b"b", b"again"]
     assert [await chunks.text(stream) for stream in STREAMS] == ["abagain", "e"]
     first = await chunks.written(1)
-    assert [first.said[stream] for stream in STREAMS] == [
+    assert [first.records[stream] for stream in STREAMS] == [
         {"chunks": 2, "stored": 2},
         {"chunks": 1, "stored": 1},
     ]

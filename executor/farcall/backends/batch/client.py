@@ -234,7 +234,7 @@ class Batch:
         """
         pages = self._control.pages(
             "list_jobs",
-            patience_s=self._timing.listed_within_s,
+            retry_s=self._timing.listed_within_s,
             jobQueue=queue,
             filters=[{"name": "JOB_NAME", "values": [name]}],
         )

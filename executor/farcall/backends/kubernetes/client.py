@@ -146,7 +146,7 @@ class Kube:
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
         ticket: Ticket | None = None,
-        patience_s: float | None = None,
+        retry_s: float | None = None,
     ) -> dict[str, Any]:
         """Make a request, with retries if the server fails temporarily.
 
@@ -161,7 +161,7 @@ class Kube:
             body: JSON document to send.
             content_type: Media type of the body.
             ticket: The caller's handle to withdraw the request.
-            patience_s: Maximum time from the first failure to the last retry, in seconds; by
+            retry_s: Maximum time from the first failure to the last retry, in seconds; by
                 default from the timing.
 
         Raises:
@@ -170,7 +170,7 @@ class Kube:
         """
         params = params or {}
         call = Call.of(method, path, params)
-        tries = _Tries(call, self._timing.call_retry_s if patience_s is None else patience_s)
+        tries = _Tries(call, self._timing.call_retry_s if retry_s is None else retry_s)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         while True:
             try:
@@ -409,14 +409,14 @@ class _Tries:
 
     Args:
         call: The request.
-        patience_s: Maximum time from the first failure to the last retry, in seconds; the first
+        retry_s: Maximum time from the first failure to the last retry, in seconds; the first
             retry is always made.
     """
 
-    def __init__(self, call: Call, patience_s: float) -> None:
+    def __init__(self, call: Call, retry_s: float) -> None:
         self.was_sent = False
         self._call = call
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._since: float | None = None
         self._throttled_since: float | None = None
         self._logged_at = 0.0
@@ -439,8 +439,8 @@ class _Tries:
             self._since = clock.now()
         self._count += 1
         spent_s = clock.now() - self._since
-        may_pass = error.may_pass or spent_s < min(lapse_s, self._patience_s)
-        if not may_pass or (self._count > 1 and spent_s >= self._patience_s):
+        may_pass = error.may_pass or spent_s < min(lapse_s, self._retry_s)
+        if not may_pass or (self._count > 1 and spent_s >= self._retry_s):
             raise self._last(error, spent_s)
         if spent_s - self._logged_at >= _LOG_INTERVAL_S:
             self._logged_at = spent_s

@@ -36,7 +36,7 @@ from farcall.engine.logs.sources import (
     TaskOutput,
     TaskSource,
 )
-from farcall.engine.tracked_job import Patience, Trouble
+from farcall.engine.tracked_job import RetryBudget, Trouble
 from farcall.model import clock
 from farcall.model.errors import FarcallError, JobLostError, ServiceError
 from farcall.model.jobs import JobDetail
@@ -267,7 +267,7 @@ class _JobReader:
 
     async def follow(self) -> AsyncGenerator[list[LogLine], None]:
         """Yield the lines that were not returned yet, until the nodes have ended."""
-        patience = Patience(self._reader.trouble, self._timing)
+        budget = RetryBudget(self._reader.trouble, self._timing)
         try:
             while self._open or (self._left and not self._is_past()):
                 lines, error = await self._poll_due()
@@ -275,14 +275,14 @@ class _JobReader:
                     yield lines
                 due = self._due()
                 if error is None:
-                    patience.renew()
-                elif _may_pass(error) and patience.bear(error):
+                    budget.record_success()
+                elif _may_pass(error) and budget.record_failure(error):
                     due = clock.now() + self._timing.node_log_rest_s
                 else:
                     raise error
                 await self._reader.sleep_until(due)
         finally:
-            patience.end()
+            budget.end()
 
     async def _poll_due(self) -> tuple[list[LogLine], FarcallError | None]:
         """Make the requests that are due; return the new lines and the first error."""

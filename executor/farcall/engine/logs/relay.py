@@ -252,11 +252,11 @@ class Relay:
                     lines += found
                 lines += transcript.end()
             else:
-                for stream, said in written.said.items() if written is not None else ():
-                    unread = said["stored"] - transcript.seen(stream)
+                for stream, record in written.records.items() if written is not None else ():
+                    unread = record["stored"] - transcript.seen(stream)
                     if unread > _MOST_BYTES:
                         left_out += unread
-                        lines += transcript.skip(stream, said["chunks"], unread)
+                        lines += transcript.skip(stream, record["chunks"], unread)
                 lines += await transcript.close_delivered(delivered)
         finally:
             followed.write(index, lines, left_out)

@@ -474,7 +474,7 @@ def _is_whole(written: Written | None, places: list[ChunkPlace]) -> bool:
     return all(
         (stream, number) in there
         for stream in STREAMS
-        for number in range(written.said[stream]["chunks"])
+        for number in range(written.records[stream]["chunks"])
     )
 
 

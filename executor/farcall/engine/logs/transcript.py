@@ -167,19 +167,19 @@ class Transcript:
 
     async def _rest(self, stream: str, written: Written, *, with_notes: bool) -> bytes | None:
         """Return the output after the chunks that were read, with a note at each gap."""
-        said, tail = written.said[stream], written.tails[stream]
+        record, tail = written.records[stream], written.tails[stream]
         found = [
             await self._chunks.get(self.number, stream, sequence)
-            for sequence in range(self.next[stream], said["chunks"])
+            for sequence in range(self.next[stream], record["chunks"])
         ]
         kept = b"".join(chunk[0] for chunk in found if chunk is not None)
         if None in found:
             if not with_notes:
                 return None
-            missing = said["stored"] - self._lines.seen(stream) - len(kept)
+            missing = record["stored"] - self._lines.seen(stream) - len(kept)
             return output.deleted(missing) + kept + tail
-        before = said["stored"] - len(kept)
-        gaps = [(max(0, at - before), length) for at, length in said.get("gaps", ())]
+        before = record["stored"] - len(kept)
+        gaps = [(max(0, at - before), length) for at, length in record.get("gaps", ())]
         return output.join(kept + tail, gaps)
 
     async def close_delivered(self, delivered: Delivered) -> list[LogLine]:

@@ -103,7 +103,7 @@ async def test_unanswered_create_is_repeated(kube, server):
 async def test_unanswered_request_may_have_been_sent(kube, server):
     server.answers = [cut]
     with pytest.raises(KubeError, match=r"tried \d times") as caught:
-        await kube.request("POST", JOBS, body={}, patience_s=0.5)
+        await kube.request("POST", JOBS, body={}, retry_s=0.5)
     assert caught.value.sent
 
 
@@ -125,7 +125,7 @@ async def test_throttled_request_can_be_withdrawn(kube, server):
 async def test_forbidden_request_names_permission(kube, server):
     server.answers = [refuse(403, "Forbidden", 'User "me" cannot create resource "jobs"')]
     with pytest.raises(KubeError) as caught:
-        await kube.request("POST", JOBS, body={}, patience_s=0)
+        await kube.request("POST", JOBS, body={}, retry_s=0)
     text = str(caught.value)
     assert "kubectl create role farcall-jobs --verb=create --resource=jobs.batch -n ml" in text
     assert "kubectl create rolebinding farcall-jobs --role=farcall-jobs" in text
@@ -140,7 +140,7 @@ async def test_missing_namespace_is_named(kube, server):
 async def test_rejected_credentials_are_reported(kube, server):
     server.answers = [refuse(401, "Unauthorized")]
     with pytest.raises(KubeError, match=r"context here of .*renew its token or certificate"):
-        await kube.request("GET", JOBS, patience_s=0)
+        await kube.request("GET", JOBS, retry_s=0)
 
 
 async def test_unreachable_server_error_names_context(server, tmp_path):
@@ -148,7 +148,7 @@ async def test_unreachable_server_error_names_context(server, tmp_path):
     path = kubeconfig(tmp_path / "config", server.url)
     kube = opened(path)
     with pytest.raises(KubeError) as caught:
-        await kube.request("GET", JOBS, patience_s=0)
+        await kube.request("GET", JOBS, retry_s=0)
     await kube.close()
     assert not caught.value.sent
     for expected in (server.url, "context here", str(path), "kubectl config get-contexts"):
@@ -159,7 +159,7 @@ async def test_unreachable_server_error_names_context(server, tmp_path):
 async def test_web_page_is_no_response(kube, server):
     server.answers = [give("<html>", 200)]
     with pytest.raises(KubeError, match="not a response of Kubernetes"):
-        await kube.request("GET", JOBS, patience_s=0)
+        await kube.request("GET", JOBS, retry_s=0)
 
 
 async def test_control_characters_are_escaped(kube, server):
