@@ -15,7 +15,7 @@ from typing import Any
 from farcall.aws import clients, error_translation
 from farcall.model import clock
 from farcall.model.errors import ServiceError
-from farcall.model.pacing import Limiter, Meter, Ticket
+from farcall.model.pacing import Limiter, Meter, Retries, RetryLog, Ticket
 from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")
@@ -23,13 +23,8 @@ _log = logging.getLogger("farcall")
 _THROTTLED = {"TooManyRequestsException", "ThrottlingException", "RequestLimitExceeded"}
 _AT_ONCE = 40
 """Maximum concurrent calls of a client; there are connections for three clients."""
-_FIRST_WAIT_S = 0.3
 _LOG_INTERVAL_S = 60.0
-_LOG_FAILING_S = 15.0
-"""Minimum interval between log messages in seconds.
-
-Most retries are shorter; their callers report them.
-"""
+"""Minimum interval between log messages about throttling in seconds."""
 
 
 class PacedClient:
@@ -53,6 +48,7 @@ class PacedClient:
         self._refused_since: float | None = None
         self._refused_at = 0.0
         self._logged_at = 0.0
+        self._retry_log = RetryLog()
 
     async def once(
         self, operation: str, *, ticket: Ticket | None = None, **parameters: Any
@@ -102,7 +98,8 @@ class PacedClient:
         Raises:
             ServiceError: The service refused, or failed each time.
         """
-        tries = Tries(self._timing.call_retry_s if retry_s is None else retry_s)
+        limit_s = self._timing.call_retry_s if retry_s is None else retry_s
+        tries = Tries(limit_s, self._retry_log)
         while True:
             try:
                 return await self.once(operation, **parameters)
@@ -147,23 +144,13 @@ class PacedClient:
             _log.warning("%s; all calls were throttled for %.0f s, still retrying", error, spent_s)
 
 
-class Tries:
-    """Retry policy of one call.
+class Tries(Retries):
+    """Retries of one call to AWS."""
 
-    Args:
-        retry_s: Maximum time from the first failure to the last retry, in seconds; the first
-            retry is always made.
-    """
-
-    def __init__(self, retry_s: float) -> None:
-        self._retry_s = retry_s
-        self._failing_since: float | None = None
-        self._logged_at = 0.0
-        self._count = 0
-        self._renewals = 0
+    _renewals = 0
 
     async def wait_after(self, error: ServiceError, *, again: bool = False) -> None:
-        """Wait before the next retry, with a growing delay and jitter.
+        """Wait before the next retry; see `Retries.wait`.
 
         Args:
             error: The last attempt's error.
@@ -172,22 +159,14 @@ class Tries:
         Raises:
             ServiceError: No further retry is useful; it contains the number of attempts.
         """
-        now = clock.now()
-        if self._failing_since is None:
-            self._failing_since = now
-        self._count += 1
-        spent_s = now - self._failing_since
         if error_translation.is_expired(error):
             self._renewals += 1
             again = self._renewals <= error_translation.RENEWALS
-        if not (again or error_translation.may_pass(error)):
-            raise error
-        if self._count > 1 and spent_s >= self._retry_s:
-            raise error_translation.explain_tries(error, self._count, spent_s) from error
-        if spent_s - self._logged_at >= _LOG_FAILING_S:
-            self._logged_at = spent_s
-            _log.warning("%s; retrying for %.0f s", error, spent_s)
-        await clock.back_off(self._count, _FIRST_WAIT_S)
+        may_pass = again or error_translation.may_pass(error)
+        if not await self.wait(error, may_pass=may_pass):
+            if not may_pass:
+                raise error
+            raise error_translation.explain_tries(error, self.count, self.spent_s) from error
 
 
 def is_throttling(code: str) -> bool:

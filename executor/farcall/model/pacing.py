@@ -1,15 +1,26 @@
-"""Pace and count of requests to a service that throttles. No I/O except waits."""
+"""Pace, count and retries of requests to a service. No I/O except waits."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections import deque
 
 from farcall.model import clock
 
+_log = logging.getLogger("farcall")
+
 _MINUTE_S = 60.0
+FIRST_WAIT_S = 0.2
+"""Maximum delay before the first retry in seconds."""
+
+_LOG_AFTER_S, _LOG_INTERVAL_S = 10.0, 30.0
+"""Time in seconds from which a failing request is logged, and interval between log messages.
+
+Most retries are shorter; their callers report them.
+"""
 
 
 class Limiter:
@@ -77,6 +88,65 @@ class Limiter:
         # Jitter, so that clients that were throttled together do not return together.
         pause = random.uniform(0.5, 1) / slower  # noqa: S311  # no secret
         self._next = max(self._next, now + pause)
+
+
+class RetryLog:
+    """Log of failing requests: one message for all requests that share this object."""
+
+    def __init__(self) -> None:
+        self._logged_at = -math.inf
+
+    def record(self, error: Exception, spent_s: float) -> None:
+        """Log that a request has been failing for some time."""
+        if spent_s >= _LOG_AFTER_S and clock.now() - self._logged_at >= _LOG_INTERVAL_S:
+            self._logged_at = clock.now()
+            _log.warning("%s; retrying for %.0f s", error, spent_s)
+
+
+class Retries:
+    """Retries of one request.
+
+    Args:
+        limit_s: Maximum time from the first failure to the last retry, in seconds; the first
+            retry is always made.
+        log: Log that several requests share.
+
+    Attributes:
+        count: Number of failed attempts.
+    """
+
+    def __init__(self, limit_s: float, log: RetryLog | None = None) -> None:
+        self.count = 0
+        self._limit_s = limit_s
+        self._log = log or RetryLog()
+        self._since: float | None = None
+
+    @property
+    def spent_s(self) -> float:
+        """Time since the first failure in seconds."""
+        return 0.0 if self._since is None else clock.now() - self._since
+
+    async def wait(
+        self, error: Exception, *, may_pass: bool, first_s: float = FIRST_WAIT_S
+    ) -> bool:
+        """Wait before the next retry, with a growing delay and jitter.
+
+        Args:
+            error: Error of the last attempt.
+            may_pass: Whether a retry may succeed.
+            first_s: Maximum delay after the first failure in seconds.
+
+        Returns:
+            Whether to retry; if not, this method did not wait.
+        """
+        if self._since is None:
+            self._since = clock.now()
+        self.count += 1
+        if not may_pass or (self.count > 1 and self.spent_s >= self._limit_s):
+            return False
+        self._log.record(error, self.spent_s)
+        await clock.back_off(self.count, first_s)
+        return True
 
 
 class Meter:

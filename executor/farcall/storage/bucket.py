@@ -26,11 +26,11 @@ from farcall.aws import error_translation
 from farcall.aws.access import Access
 from farcall.model import clock
 from farcall.model.errors import ServiceError, SettingsError
+from farcall.model.pacing import Retries, RetryLog
 from farcall_runtime.transient_errors import may_pass
 
 _log = logging.getLogger("farcall")
 
-_FIRST_WAIT_S = 0.2
 
 _WHOLE = "Received non-partial response when range requested"
 RANGE_IGNORED = "RangeIgnored"
@@ -47,7 +47,6 @@ _MOVED = 301
 _REDIRECT = "Received redirect without LOCATION"
 """obstore's text for a permanent redirect."""
 
-_LOG_AFTER_S, _LOG_INTERVAL_S = 10.0, 30.0
 
 _STORING = ("PutObject", "CreateMultipartUpload", "CopyObject")
 
@@ -71,7 +70,7 @@ class Bucket:
         self.given_up_at = -math.inf
         self._access = access
         self._stores: dict[bool, S3Store] = {}
-        self._logged_at = -math.inf
+        self._retry_log = RetryLog()
 
     async def send(
         self,
@@ -94,10 +93,9 @@ class Bucket:
             SettingsError: The bucket does not exist.
             ServiceError: S3 refused, or failed each time.
         """
-        begun, tries = clock.now(), 0
+        retries = Retries(self._access.timing.store_retry_s, self._retry_log)
         met: Counter[str] = Counter()
         while True:
-            tries += 1
             try:
                 return await request(self._store(sending=sending))
             except asyncio.CancelledError:
@@ -107,40 +105,29 @@ class Bucket:
                 failure = self._explain(operation, key, error)
                 if failure is None:
                     raise
-                spent_s = clock.now() - begun
                 error_translation.record_error(str(failure))
-                if await self._is_over(failure, spent_s, met):
-                    raise _with_remedy(failure, error, tries, spent_s) from _plain(error)
-                self._log_retry(failure, spent_s)
-            await clock.back_off(tries, _FIRST_WAIT_S)
+                may_pass = isinstance(failure, ServiceError) and await self._may_pass(failure, met)
+                if not await retries.wait(failure, may_pass=may_pass):
+                    raise _with_remedy(failure, error, retries) from _plain(error)
 
-    async def _is_over(self, failure: Exception, spent_s: float, met: Counter[str]) -> bool:
-        """Return whether the request must not be repeated; otherwise prepare a repetition.
+    async def _may_pass(self, failure: ServiceError, met: Counter[str]) -> bool:
+        """Return whether a repetition may succeed, and prepare it.
 
         Args:
             failure: Error of the last attempt.
-            spent_s: Time since the first attempt in seconds.
             met: Number of earlier errors by code.
         """
-        if not isinstance(failure, ServiceError):
-            return True
         met[failure.code] += 1
         if failure.code in _ELSEWHERE:
-            is_over = met[failure.code] > 1 or not await self._access.locate(self.name)
+            may_pass = met[failure.code] == 1 and await self._access.locate(self.name)
             self._stores.clear()  # the next request must use the bucket's region
-            return is_over
+            return may_pass
         if error_translation.is_of_credentials(failure):
             self._stores.clear()  # the next request must use the current credentials
         if error_translation.is_expired(failure):
             # They may have been renewed since, for example while this machine slept.
-            return met[failure.code] > error_translation.RENEWALS
-        return not _may_pass(failure) or spent_s > self._access.timing.store_retry_s
-
-    def _log_retry(self, failure: Exception, spent_s: float) -> None:
-        """Log a repeated error now and then."""
-        if spent_s >= _LOG_AFTER_S and clock.now() - self._logged_at >= _LOG_INTERVAL_S:
-            self._logged_at = clock.now()
-            _log.warning("%s; retrying for %.0f s", failure, spent_s)
+            return met[failure.code] <= error_translation.RENEWALS
+        return _may_pass(failure)
 
     def _store(self, *, sending: bool) -> S3Store:
         if sending not in self._stores:
@@ -227,18 +214,19 @@ def _may_pass(failure: ServiceError) -> bool:
     return may_pass(failure.code, failure.status) or not failure.status
 
 
-def _with_remedy(
-    failure: Exception, error: BaseException, tries: int, spent_s: float
-) -> Exception:
+def _with_remedy(failure: Exception, error: BaseException, retries: Retries) -> Exception:
     if not isinstance(failure, ServiceError):
         return failure
     what_to_do = demanded(failure) or error_translation.remedy(failure)
     if failure.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised if credentials could not be fetched
-        what_to_do = f"tried {tries} times in {spent_s:.0f} s; {error_translation.NO_CREDENTIALS}"
+        what_to_do = (
+            f"tried {retries.count} times in {retries.spent_s:.0f} s; "
+            f"{error_translation.NO_CREDENTIALS}"
+        )
     if what_to_do:
         return error_translation.with_text(failure, f"{failure}; {what_to_do}")
-    return (
-        error_translation.explain_tries(failure, tries, spent_s) if _may_pass(failure) else failure
-    )
+    if _may_pass(failure):
+        return error_translation.explain_tries(failure, retries.count, retries.spent_s)
+    return failure

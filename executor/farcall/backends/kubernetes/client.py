@@ -30,7 +30,7 @@ from farcall.backends.kubernetes.error_translation import Call, KubeError, broke
 from farcall.backends.kubernetes.kubeconfig import Connection, Credentials, Proof
 from farcall.model import clock
 from farcall.model.errors import FarcallError, SettingsError
-from farcall.model.pacing import Limiter, Meter, Ticket
+from farcall.model.pacing import FIRST_WAIT_S, Limiter, Meter, Retries, RetryLog, Ticket
 from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")
@@ -45,9 +45,7 @@ https://github.com/kubernetes/kubernetes/pull/105520
 """
 
 _AT_ONCE = 40
-_FIRST_WAIT_S = 0.2
 _LONGEST_PAUSE_S = 60.0
-_LOG_INTERVAL_S = 15.0
 _SILENT_S = 120.0
 """Time in seconds after which a silent watch counts as disconnected.
 
@@ -107,6 +105,7 @@ class Kube:
         self._credentials = Credentials(connection)
         self._proxy = _proxy(connection)
         self._limiter = Limiter(_PER_S)
+        self._retry_log = RetryLog()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._paused_until = 0.0
         self._http: aiohttp.ClientSession | None = None
@@ -170,7 +169,8 @@ class Kube:
         """
         params = params or {}
         call = Call.of(method, path, params)
-        tries = _Tries(call, self._timing.call_retry_s if retry_s is None else retry_s)
+        limit_s = self._timing.call_retry_s if retry_s is None else retry_s
+        tries = _Tries(limit_s, self._retry_log)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         while True:
             try:
@@ -183,7 +183,8 @@ class Kube:
                 else:
                     if ticket is not None and not error.sent and not tries.was_sent:
                         ticket.record_refused()
-                    await tries.wait_after(error, self._lapse_s(call, error))
+                    lapse_s = min(limit_s, self._lapse_s(call, error))
+                    await tries.wait_after(error, lapse_s)
 
     async def _once(
         self,
@@ -404,26 +405,14 @@ class Kube:
             await asyncio.sleep(_TURN_S)
 
 
-class _Tries:
-    """Retry policy of one request.
+class _Tries(Retries):
+    """Retries of one request, with the fact whether an attempt may have had an effect."""
 
-    Args:
-        call: The request.
-        retry_s: Maximum time from the first failure to the last retry, in seconds; the first
-            retry is always made.
-    """
+    was_sent = False
+    _throttled_since: float | None = None
 
-    def __init__(self, call: Call, retry_s: float) -> None:
-        self.was_sent = False
-        self._call = call
-        self._retry_s = retry_s
-        self._since: float | None = None
-        self._throttled_since: float | None = None
-        self._logged_at = 0.0
-        self._count = 0
-
-    async def wait_after(self, error: KubeError, lapse_s: float = 0) -> None:
-        """Wait before the next retry, with a growing delay and jitter.
+    async def wait_after(self, error: KubeError, lapse_s: float) -> None:
+        """Wait before the next retry; see `Retries.wait`.
 
         Args:
             error: Error of the last attempt.
@@ -435,17 +424,11 @@ class _Tries:
         """
         self._throttled_since = None
         self.was_sent = self.was_sent or error.sent
-        if self._since is None:
-            self._since = clock.now()
-        self._count += 1
-        spent_s = clock.now() - self._since
-        may_pass = error.may_pass or spent_s < min(lapse_s, self._retry_s)
-        if not may_pass or (self._count > 1 and spent_s >= self._retry_s):
-            raise self._last(error, spent_s)
-        if spent_s - self._logged_at >= _LOG_INTERVAL_S:
-            self._logged_at = spent_s
-            _log.warning("%s; retrying (%.0f s so far)", error, spent_s)
-        await clock.back_off(self._count, error.retry_after_s or _FIRST_WAIT_S)
+        may_pass = error.may_pass or self.spent_s < lapse_s
+        if not await self.wait(
+            error, may_pass=may_pass, first_s=error.retry_after_s or FIRST_WAIT_S
+        ):
+            raise self._last(error)
 
     def record_throttled(self, error: KubeError, limit_s: float) -> None:
         """Record that an attempt was throttled, so that it had no effect.
@@ -458,12 +441,12 @@ class _Tries:
         if now - self._throttled_since > limit_s:
             raise error
 
-    def _last(self, error: KubeError, spent_s: float) -> KubeError:
+    def _last(self, error: KubeError) -> KubeError:
         is_refusal = not error.may_pass
         # A refusal describes the current state: no earlier attempt had an effect.
         error.sent = error.sent or (self.was_sent and not is_refusal)
-        if self._count > 1 and not is_refusal:
-            error.args = (f"{error.args[0]}; tried {self._count} times in {spent_s:.0f} s",)
+        if self.count > 1 and not is_refusal:
+            error.args = (f"{error.args[0]}; tried {self.count} times in {self.spent_s:.0f} s",)
         return error
 
 

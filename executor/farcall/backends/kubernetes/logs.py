@@ -21,7 +21,7 @@ from farcall.backends.base import LogEvent
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import Call, KubeError
 from farcall.backends.kubernetes.names import CONTAINER
-from farcall.model import clock
+from farcall.model.pacing import FIRST_WAIT_S, Retries
 
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
 """Maximum bytes of a line; the kubelet splits no line."""
@@ -51,7 +51,7 @@ _SILENT_S = 4 * 3600.0
 _MOST_LINES = 20_000
 """Maximum lines of a stream that wait for the reader."""
 
-_RETRY_S, _FIRST_WAIT_S = 30.0, 0.2
+_RETRY_S = 30.0
 
 
 class Stamped(NamedTuple):
@@ -201,7 +201,7 @@ async def _read(
         follow: Whether to continue until the container ends.
     """
     params = _params(since, tail)
-    path, tries, began = kube.path("pods", f"{pod}/log"), 0, clock.now()
+    path, retries = kube.path("pods", f"{pod}/log"), Retries(_RETRY_S)
     read = _Lines()
     while True:
         if follow:
@@ -215,10 +215,10 @@ async def _read(
                         raise _lost(kube, pod, line)
                     yield read.line(line)
         except KubeError as error:
-            tries += 1
-            if read.count or not error.may_pass or clock.now() - began > _RETRY_S:
+            may_pass = error.may_pass and not read.count
+            first_s = error.retry_after_s or FIRST_WAIT_S
+            if not await retries.wait(error, may_pass=may_pass, first_s=first_s):
                 raise
-            await clock.back_off(tries, error.retry_after_s or _FIRST_WAIT_S)
         else:
             return
 
