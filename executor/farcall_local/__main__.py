@@ -49,25 +49,25 @@ def main(
     try:
         listener = names.listen(host, port)
     except names.NoPortError as error:
-        _tell({"error": str(error)})
+        _report({"error": str(error)})
         raise SystemExit(1) from None
     key = AccessKey.new()
     address, port = listener.getsockname()[:2]
     added = _load(extension)
     empty = added is not None and added.is_empty
     environment = names.client_environment(address, port, key, docker=docker, empty=empty)
-    place = None
+    endpoint = None
     if kubernetes:
         from farcall_local.kubernetes.endpoint import ClusterEndpoint
 
-        place = ClusterEndpoint(address)
-        environment.update(place.environment)
-    _tell(environment)
+        endpoint = ClusterEndpoint(address)
+        environment.update(endpoint.environment)
+    _report(environment)
     # Importing moto takes about a second, during which the caller can do its own imports; its
     # first request waits in the open port.
     from farcall_local.services.server import LocalServer
 
-    options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": place}
+    options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": endpoint}
     if docker:
         from farcall_local.runners.docker import DockerRunner
 
@@ -101,11 +101,11 @@ def _check_engine() -> None:
     try:
         asyncio.run(check_engine())
     except NoEngineError as error:
-        _tell({"error": str(error)})
+        _report({"error": str(error)})
         raise SystemExit(1) from None
 
 
-def _tell(document: dict[str, str]) -> None:
+def _report(document: dict[str, str]) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 

@@ -35,7 +35,7 @@ def handling(handler: Callable[[int], object]) -> Iterator[None]:
 
 _UNLIMITED = "jobs run as processes without a memory limit; use --docker to enforce the limit"
 #: Interval in seconds between checks that the server still runs.
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def run_command(argv: Sequence[str], **options: Any) -> int:
@@ -67,22 +67,22 @@ def run_command(argv: Sequence[str], **options: Any) -> int:
 
 def _unrunnable(argv: Sequence[str], error: OSError) -> str:
     """Return the reason why a command cannot be run, with a suggestion."""
-    told = f"cannot run {argv[0]!r}: {error.strerror}"
+    text = f"cannot run {argv[0]!r}: {error.strerror}"
     if argv[0].endswith(".py") and Path(argv[0]).is_file():
-        return f"{told}. Run a script with Python: farcall local -- python {shlex.join(argv)}"
+        return f"{text}. Run a script with Python: farcall local -- python {shlex.join(argv)}"
     if isinstance(error, FileNotFoundError):
-        return f"{told}. Write a command after --, for example `python my_workflow.py`."
-    return told
+        return f"{text}. Write a command after --, for example `python my_workflow.py`."
+    return text
 
 
 def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
     """Wait for the command; report once if the emulator has stopped before it."""
-    told = False
+    is_reported = False
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(LOOK_S)
-        if not told and not aws.running:
-            told = True
+            return process.wait(POLL_S)
+        if not is_reported and not aws.running:
+            is_reported = True
             sys.stderr.write(
                 "farcall local: the local AWS emulator has exited, and its jobs with it\n"
             )
@@ -118,7 +118,7 @@ def serve(**options: Any) -> None:
                 sys.stderr.write(f"{_UNLIMITED}\n")
         while True:
             with contextlib.suppress(queue.Empty):
-                signals.get(timeout=LOOK_S)
+                signals.get(timeout=POLL_S)
                 return
             if not aws.running:
                 raise RuntimeError(

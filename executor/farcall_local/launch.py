@@ -44,11 +44,11 @@ class KubernetesControls:
     `farcall_local.kubernetes.server.Faults`.
 
     Args:
-        reach: Reaches the server with a call's name and document.
+        send: Reaches the server with a call's name and document.
     """
 
-    def __init__(self, reach: Callable[[str, dict[str, Any]], Any]) -> None:
-        self._reach = reach
+    def __init__(self, send: Callable[[str, dict[str, Any]], Any]) -> None:
+        self._send = send
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -56,7 +56,7 @@ class KubernetesControls:
 
         def call(*arguments: Any, **options: Any) -> Any:
             document = {"call": name, "arguments": arguments, "options": options}
-            return self._reach("kubernetes", document)["answer"]
+            return self._send("kubernetes", document)["answer"]
 
         return call
 
@@ -264,11 +264,11 @@ def spawn(
             f"The local AWS emulator did not start (exit code {process.returncode}); see its "
             "standard error for the cause."
         )
-    told = json.loads(line)
-    if "error" in told:
+    reply = json.loads(line)
+    if "error" in reply:
         process.communicate()
-        raise RuntimeError(f"The local AWS emulator did not start: {told['error']}.")
-    return process, told
+        raise RuntimeError(f"The local AWS emulator did not start: {reply['error']}.")
+    return process, reply
 
 
 def own_environment() -> dict[str, str]:

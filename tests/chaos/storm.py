@@ -127,7 +127,7 @@ def _folder(process):
 
 #: Faults of the API with their chance per step: about ten of each kind in a run of a minute.
 _API_BLOWS = {
-    "lost answer": (0.02, lambda hooks, _: hooks.lose_answer()),
+    "lost response": (0.02, lambda hooks, _: hooks.lose_response()),
     "cut watches": (0.01, lambda hooks, _: hooks.cut_watches()),
     "compaction": (0.005, lambda hooks, _: (hooks.compact(), hooks.cut_watches())),
     "throttling": (0.01, lambda hooks, chance: hooks.throttle(chance.randint(1, 8), 1)),

@@ -47,7 +47,7 @@ class Account:
         self._others: Any = DomainDispatcherApplication(self._make_app)
         self._others_lock = threading.Lock()
 
-    def answer(
+    def respond(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
         """Answer a signed request."""
@@ -103,7 +103,7 @@ class Account:
         if environ["PATH_INFO"].endswith("/createcomputeenvironment"):
             self._make_batch_role(json.loads(environ["wsgi.input"].read()))
             environ["wsgi.input"].seek(0)
-        return self._front.answer(service, environ, start_response)
+        return self._front.respond(service, environ, start_response)
 
     def _make_app(self, service: Any) -> Any:
         if service == "ecr":
@@ -150,7 +150,7 @@ def _call(service: str, environ: dict[str, Any]) -> Call:
 
 
 def _refuse(service: str, error: RefusedError, start_response: StartResponse) -> list[bytes]:
-    status, headers, body = error_responses.answer(service, error)
+    status, headers, body = error_responses.render(service, error)
     start_response(status, headers)
     return [body]
 

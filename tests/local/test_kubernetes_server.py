@@ -96,7 +96,7 @@ def test_secret_has_s3_keys(aws, api):
 
 
 def test_lost_response_stores_object(aws, api):
-    aws.kubernetes.lose_answer()
+    aws.kubernetes.lose_response()
     with pytest.raises((http.client.RemoteDisconnected, ConnectionError, urllib.error.URLError)):
         api.ask("POST", SECRETS, secret("lost"))
     assert "lost" in names(api)

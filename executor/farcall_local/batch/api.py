@@ -306,7 +306,7 @@ class BatchApi:
         }
         self._by_path = {f"/v1/{name.lower()}": name for name in self._operations}
 
-    def answer(self, request: Request) -> Response:
+    def handle(self, request: Request) -> Response:
         """Carry out a request, or reject it as Batch would.
 
         Raises:

@@ -358,9 +358,9 @@ class Engine:
         job.stopped_at = stopped_at or names.now_ms()
         job.enter(status)
         # The parent of an array task finishes one iteration later.
-        self._loop.call_soon(self._tell, job)
+        self._loop.call_soon(self._finish_parent, job)
 
-    def _tell(self, job: Job) -> None:
+    def _finish_parent(self, job: Job) -> None:
         parent = job.parent
         if parent is None or parent.status.is_final:
             return

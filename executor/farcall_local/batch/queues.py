@@ -28,7 +28,7 @@ MAX_DESCRIBED = 100
 MAX_COMPUTE_ENVIRONMENTS = 3
 
 #: Interval in seconds between checks whether a deleted queue's jobs have finished.
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 @dataclass
@@ -208,13 +208,13 @@ class Queues:
             return {}
         found.view["status"] = "DELETING"
 
-        def look() -> None:
+        def poll() -> None:
             if end_jobs(found):
                 self.queues.by_name.pop(found.name)
             else:
-                asyncio.get_running_loop().call_later(LOOK_S, look)
+                asyncio.get_running_loop().call_later(POLL_S, poll)
 
-        look()
+        poll()
         return {}
 
     def queue(self, reference: str) -> Resource:

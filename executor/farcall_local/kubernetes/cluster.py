@@ -67,7 +67,7 @@ class Cluster:
         self._kubelet = Kubelet(store, runner, self.timing)
         self._jobs = JobController(store, self.timing)
         self._garbage = Garbage(store)
-        self._unsubscribe = store.subscribe(self._note)
+        self._unsubscribe = store.subscribe(self._on_change)
         self.logs = self._kubelet.logs
         self.withhold_image = self._kubelet.withhold_image
 
@@ -78,11 +78,11 @@ class Cluster:
             part.close()
         await self._kubelet.close()
 
-    def _note(
+    def _on_change(
         self, change: str, kind: Kind, document: dict[str, Any], _: dict[str, Any] | None
     ) -> None:
         for part in (self._jobs, self._scheduler, self._garbage, self._kubelet):
-            part.note(change, kind, document)
+            part.on_change(change, kind, document)
 
     def evict(self, name: str, *, api: bool = False) -> None:
         """Evict a pod.
@@ -105,13 +105,14 @@ class Cluster:
 
         if run := self._kubelet.run_of(pod):
             run.stop(0.0, final)
-        self._kubelet.recorder.tell(pod, WARNING, "Evicted", text)
+        self._kubelet.recorder.record(pod, WARNING, "Evicted", text)
 
     def preempt(self, name: str) -> None:
         """Delete a pod as the scheduler does for a pod of a higher priority."""
         pod = self._pod(name)
         node = pod["spec"].get("nodeName", "")
-        self._kubelet.recorder.tell(pod, NORMAL, "Preempted", f"Preempted by a pod on node {node}")
+        text = f"Preempted by a pod on node {node}"
+        self._kubelet.recorder.record(pod, NORMAL, "Preempted", text)
         self._disrupt(pod, "PreemptionByScheduler", _PREEMPTED)
 
     def oom(self, name: str) -> None:
@@ -150,7 +151,7 @@ class Cluster:
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
 
 _CALLS = (
-    *("compact", "configure", "requests", "restart", "cut_watches", "lose_answer", "throttle"),
+    *("compact", "configure", "requests", "restart", "cut_watches", "lose_response", "throttle"),
     *("evict", "oom", "preempt", "quota", "withhold_image"),
 )
 
@@ -159,7 +160,7 @@ class EmbeddedKubernetes:
     """Cluster and its API.
 
     Args:
-        place: Endpoint of the API; closed by `close`.
+        endpoint: Endpoint of the API; closed by `close`.
         runner: Starts containers; closed by its creator.
         cpus: Number of processors of the node.
         secret: Content of the Secret `S3_SECRET`, possibly empty.
@@ -171,12 +172,12 @@ class EmbeddedKubernetes:
     """
 
     def __init__(
-        self, place: ClusterEndpoint, runner: Runner, cpus: float, secret: Mapping[str, str]
+        self, endpoint: ClusterEndpoint, runner: Runner, cpus: float, secret: Mapping[str, str]
     ) -> None:
         self.store = Store()
         self.cluster = Cluster(self.store, runner, cpus=cpus)
-        self.api = ApiServer(self.store, place, self.cluster.logs)
-        self._place = place
+        self.api = ApiServer(self.store, endpoint, self.cluster.logs)
+        self._endpoint = endpoint
         for name in NAMESPACES:
             self._make_namespace(name)
         if secret:
@@ -193,7 +194,7 @@ class EmbeddedKubernetes:
         """Kill all containers, close the port and drop all state."""
         await self.api.stop()
         await self.cluster.close()
-        self._place.close()
+        self._endpoint.close()
 
     async def call(self, call: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Carry out a development call of `farcall_local.launch.KubernetesControls`.

@@ -182,7 +182,7 @@ class Volumes:
                 source = claims / pod["metadata"]["namespace"] / claim
                 source.mkdir(parents=True, exist_ok=True)
             elif "emptyDir" in volume:
-                source = self._made(volume["name"])
+                source = self._make_folder(volume["name"])
             else:
                 raise CannotStartError(
                     "ContainerCreating",
@@ -212,7 +212,7 @@ class Volumes:
             ],
         }
 
-    def _made(self, name: str) -> Path:
+    def _make_folder(self, name: str) -> Path:
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="farcall-volumes-")
         folder = Path(self._folder, name)

@@ -19,7 +19,7 @@ from farcall_local.kubernetes.kinds import JOB, KINDS, POD, Kind
 from farcall_local.kubernetes.store import Store
 
 #: An object: its kind, namespace and name.
-Place = tuple[Kind, str, str]
+Key = tuple[Kind, str, str]
 
 
 class Garbage:
@@ -36,7 +36,7 @@ class Garbage:
         for timer in self._timers:
             timer.cancel()
 
-    def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
+    def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store.
 
         Objects are deleted when all subscribers have processed the change.
@@ -47,38 +47,38 @@ class Garbage:
         elif kind is JOB:
             self._record_job(document)
         elif kind is POD and not is_gone and _is_deleted(document) and not _is_bound(document):
-            self._loop.call_soon(self._bury, _place(POD, document), uid)
+            self._loop.call_soon(self._delete_unbound, _key(POD, document), uid)
 
     def _record_job(self, job: dict[str, Any]) -> None:
         uid, ttl = job["metadata"]["uid"], job["spec"].get("ttlSecondsAfterFinished")
         if ttl is not None and uid not in self._expiring and has_finished(job):
             self._expiring.add(uid)
-            place = _place(JOB, job)
-            self._timers.add(self._loop.call_later(ttl, self._delete, place, uid))
+            key = _key(JOB, job)
+            self._timers.add(self._loop.call_later(ttl, self._delete, key, uid))
 
     def _delete_dependents(self, uid: str) -> None:
         for kind in KINDS:
             for each in self._store.list(kind):
                 owners = each["metadata"].get("ownerReferences") or ()
                 if any(owner["uid"] == uid for owner in owners):
-                    self._delete(_place(kind, each), each["metadata"]["uid"])
+                    self._delete(_key(kind, each), each["metadata"]["uid"])
 
-    def _delete(self, place: Place, uid: str) -> None:
-        there = self._store.get(*place)
-        if there is not None and there["metadata"]["uid"] == uid:
+    def _delete(self, key: Key, uid: str) -> None:
+        stored = self._store.get(*key)
+        if stored is not None and stored["metadata"]["uid"] == uid:
             with contextlib.suppress(NotFoundError):
-                self._store.delete(*place)
+                self._store.delete(*key)
 
-    def _bury(self, place: Place, uid: str) -> None:
+    def _delete_unbound(self, key: Key, uid: str) -> None:
         """Fail and delete a pod that has no kubelet."""
-        pod = self._store.get(*place)
+        pod = self._store.get(*key)
         if pod is None or pod["metadata"]["uid"] != uid:
             return
         if not pod_status.is_over(pod):
             status = {**(pod.get("status") or {}), "phase": "Failed"}
             self._store.update(POD, {**pod, "status": status})
         with contextlib.suppress(NotFoundError):
-            self._store.delete(*place, grace_s=0)
+            self._store.delete(*key, grace_s=0)
 
 
 def _is_deleted(document: dict[str, Any]) -> bool:
@@ -90,6 +90,6 @@ def _is_bound(pod: dict[str, Any]) -> bool:
     return bool(pod["spec"].get("nodeName")) or pod_status.is_over(pod)
 
 
-def _place(kind: Kind, document: dict[str, Any]) -> Place:
+def _key(kind: Kind, document: dict[str, Any]) -> Key:
     meta = document["metadata"]
     return kind, meta.get("namespace") or "", meta["name"]

@@ -140,14 +140,14 @@ class JobController:
         self._pods: dict[str, JobPods] = {}  # by the Job's UID
         self._keys: dict[str, Key] = {}
         self._waiting: dict[Key, asyncio.TimerHandle] = {}
-        self._looked_at: dict[Key, float] = {}
+        self._synced_at: dict[Key, float] = {}
 
     def close(self) -> None:
         """Stop."""
         for waiting in self._waiting.values():
             waiting.cancel()
 
-    def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
+    def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
         if kind is JOB:
             self._record_job(change, document)
@@ -160,7 +160,7 @@ class JobController:
             # A new Job may already have the name, without the old Job's pods.
             self._keys.pop(uid, None)
             pods = self._pods.pop(uid, None)
-            self._looked_at.pop(key, None)
+            self._synced_at.pop(key, None)
             waiting = self._waiting.pop(key, None)
             if waiting is not None:
                 waiting.cancel()
@@ -170,31 +170,31 @@ class JobController:
         if uid not in self._keys:
             self._keys[uid] = key
             self._pods[uid] = JobPods(job)
-        self._look_in(key)
+        self._schedule_sync(key)
 
     def _record_pod(self, change: str, pod: dict[str, Any]) -> None:
         owner = _owner(pod)
         if owner in self._pods:
-            self._pods[owner].note(change, pod)
-            self._look_in(self._keys[owner])
+            self._pods[owner].on_change(change, pod)
+            self._schedule_sync(self._keys[owner])
         elif owner and change != "DELETED":
             self._loop.call_soon(self._strip, pod)
 
-    def _look_in(self, key: Key, delay_s: float = 0.0) -> None:
+    def _schedule_sync(self, key: Key, delay_s: float = 0.0) -> None:
         """Schedule a sync of a Job, at least `Timing.sync_s` after the last one."""
         due = self._loop.time() + delay_s
-        if key in self._looked_at:
-            due = max(due, self._looked_at[key] + self._timing.sync_s)
+        if key in self._synced_at:
+            due = max(due, self._synced_at[key] + self._timing.sync_s)
         waiting = self._waiting.get(key)
         if waiting is not None:
             if waiting.when() <= due:
                 return
             waiting.cancel()
-        self._waiting[key] = self._loop.call_at(due, self._look, key)
+        self._waiting[key] = self._loop.call_at(due, self._run_sync, key)
 
-    def _look(self, key: Key) -> None:
+    def _run_sync(self, key: Key) -> None:
         del self._waiting[key]
-        self._looked_at[key] = self._loop.time()
+        self._synced_at[key] = self._loop.time()
         try:
             self._sync(key)
         except Exception:
@@ -222,9 +222,9 @@ class JobController:
         self._write(job, status.document(pods))
 
     def _write(self, job: dict[str, Any], status: dict[str, Any]) -> None:
-        there = self._store.get(JOB, *_key(job))
-        if there is not None:
-            self._store.update(JOB, {**there, "status": status})
+        stored = self._store.get(JOB, *_key(job))
+        if stored is not None:
+            self._store.update(JOB, {**stored, "status": status})
 
     def _finish(self, job: dict[str, Any], pods: JobPods) -> Finish | None:
         """Return the end of a Job, or None if it continues."""
@@ -247,7 +247,7 @@ class JobController:
             return False
         left = pods.started + limit * self._timing.deadline_scale - self._loop.time()
         if left > 0:
-            self._look_in(_key(job), left)
+            self._schedule_sync(_key(job), left)
         return bool(left <= 0)
 
     def _go_on(self, job: dict[str, Any], pods: JobPods, status: JobStatus) -> Finish | None:
@@ -263,12 +263,12 @@ class JobController:
         if _is_suspended(job):
             status.start = pods.started = None
             if status.put("Suspended", "True", "JobSuspended", "Job suspended"):
-                self._recorder.tell(job, NORMAL, "Suspended", "Job suspended")
+                self._recorder.record(job, NORMAL, "Suspended", "Job suspended")
         elif status.put("Suspended", "False", "JobResumed", "Job resumed"):
-            self._recorder.tell(job, NORMAL, "Resumed", "Job resumed")
+            self._recorder.record(job, NORMAL, "Resumed", "Job resumed")
             # The deadline limits the time for which a Job is active without a break.
             status.start, pods.started = timestamp(), self._loop.time()
-            self._look_in(_key(job))
+            self._schedule_sync(_key(job))
         return None
 
     def _make(self, job: dict[str, Any], pods: JobPods) -> None:
@@ -279,7 +279,7 @@ class JobController:
         if missing <= 0:
             return
         if pods.refused_until > moment:
-            self._look_in(key, pods.refused_until - moment)
+            self._schedule_sync(key, pods.refused_until - moment)
             return
         most = min(missing, MAX_PODS_A_SYNC)
         chosen: list[int | None] = [None] * most
@@ -288,9 +288,9 @@ class JobController:
             chosen = [index for index in pending if pods.retry(index).due <= moment]
             later = [due for index in pending if (due := pods.retry(index).due) > moment]
             if later:
-                self._look_in(key, min(later) - moment)
+                self._schedule_sync(key, min(later) - moment)
         if self._make_pods(job, pods, chosen) and missing > most:
-            self._look_in(key)
+            self._schedule_sync(key)
 
     def _make_pods(self, job: dict[str, Any], pods: JobPods, chosen: list[int | None]) -> bool:
         """Create pods until one is rejected; return whether all were admitted."""
@@ -300,14 +300,14 @@ class JobController:
             try:
                 pod = self._store.create(POD, admit_pod(self._store, pod))
             except ForbiddenError as error:
-                self._recorder.tell(job, WARNING, "FailedCreate", f"Error creating: {error}")
+                self._recorder.record(job, WARNING, "FailedCreate", f"Error creating: {error}")
                 pause = doubled(self._timing.refused_s, pods.refusals)
                 pods.refusals += 1
                 pods.refused_until = self._loop.time() + pause
-                self._look_in(_key(job), pause)
+                self._schedule_sync(_key(job), pause)
                 return False
             text = f"Created pod: {pod['metadata']['name']}"
-            self._recorder.tell(job, NORMAL, "SuccessfulCreate", text)
+            self._recorder.record(job, NORMAL, "SuccessfulCreate", text)
         pods.refusals = 0
         return True
 
@@ -316,7 +316,7 @@ class JobController:
         if self._store.get(POD, meta["namespace"], meta["name"]) is not None:
             self._store.delete(POD, meta["namespace"], meta["name"])
             text = f"Deleted pod: {meta['name']}"
-            self._recorder.tell(job, NORMAL, "SuccessfulDelete", text)
+            self._recorder.record(job, NORMAL, "SuccessfulDelete", text)
 
     def _end(
         self, key: Key, job: dict[str, Any], pods: JobPods, status: JobStatus, finish: Finish
@@ -332,23 +332,24 @@ class JobController:
             # A watch sees it before the Job has ended.
             self._write(job, status.document(pods))
         if pods.active:
-            self._look_in(key)
+            self._schedule_sync(key)
         elif not pods.terminating:
             status.end_as(finish)
-            words = (WARNING, finish.reason, finish.message)
+            event = (WARNING, finish.reason, finish.message)
             if finish.condition == "Complete":
-                words = (NORMAL, "Completed", "Job completed")
-            self._recorder.tell(job, *words)
+                event = (NORMAL, "Completed", "Job completed")
+            self._recorder.record(job, *event)
 
     def _strip(self, pod: dict[str, Any]) -> None:
         """Remove the finalizer of a pod."""
         meta = pod["metadata"]
-        there = self._store.get(POD, meta["namespace"], meta["name"])
-        if there is None or there["metadata"]["uid"] != meta["uid"]:
+        stored = self._store.get(POD, meta["namespace"], meta["name"])
+        if stored is None or stored["metadata"]["uid"] != meta["uid"]:
             return
-        if "finalizers" in there["metadata"]:
-            left = {name: each for name, each in there["metadata"].items() if name != "finalizers"}
-            self._store.update(POD, {**there, "metadata": left})
+        if "finalizers" in stored["metadata"]:
+            stripped = dict(stored["metadata"])
+            del stripped["finalizers"]
+            self._store.update(POD, {**stored, "metadata": stripped})
 
 
 def _succeeds_early(job: dict[str, Any], pods: JobPods) -> Finish | None:

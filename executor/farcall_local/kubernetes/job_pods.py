@@ -164,7 +164,7 @@ class JobPods:
         self._fresh = 0  # the first index that has had no pod
         self._failures = 0  # since the last success, for a Job without per-index limits
 
-    def note(self, change: str, pod: dict[str, Any]) -> None:
+    def on_change(self, change: str, pod: dict[str, Any]) -> None:
         """Process a pod's change: ``ADDED``, ``MODIFIED`` or ``DELETED``."""
         meta, name, index = pod["metadata"], pod["metadata"]["name"], index_of(pod)
         was_there = name in self.active or name in self.terminating

@@ -66,7 +66,7 @@ class Kubelet:
         self._withheld: dict[str, float] = {}
         self._closed = False
 
-    def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
+    def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
         if kind is not POD or self._closed:
             return
@@ -143,7 +143,7 @@ class PodRun:
     async def run(self) -> None:
         """Run the pod to its end, and delete it if requested."""
         try:
-            await self._live()
+            await self._run_container()
         except Exception:
             # An error in the emulator must not leave a pod running forever.
             _log.exception("The pod %s broke", "/".join(self._key))
@@ -197,7 +197,7 @@ class PodRun:
         document: dict[str, Any] = self._pod["spec"]["containers"][0]
         return document
 
-    async def _live(self) -> None:
+    async def _run_container(self) -> None:
         self._write(pod_status.waiting)
         self._set_deadline()
         self._preparing = asyncio.ensure_future(self._prepare())
@@ -212,7 +212,7 @@ class PodRun:
             return
         except StartError as error:
             text = f"{_CANNOT_RUN}{error}"
-            self._tell(WARNING, "Failed", f"Error: {text}")
+            self._record(WARNING, "Failed", f"Error: {text}")
             self._end(lambda pod: pod_status.ended(pod, 128, "StartError", text))
             return
         finally:
@@ -223,7 +223,7 @@ class PodRun:
         await self._wait(self._running)
 
     async def _wait(self, running: Running) -> None:
-        self._tell(NORMAL, "Started", f"Started container {self._container['name']}")
+        self._record(NORMAL, "Started", f"Started container {self._container['name']}")
         self._write(pod_status.running)
         try:
             found = await running.wait()
@@ -253,16 +253,16 @@ class PodRun:
         limit = self._pod["spec"].get("activeDeadlineSeconds")
         if limit is not None:
             limit *= self._kubelet.timing.deadline_scale
-            self._deadline = self._loop.call_later(limit, self._exceed)
+            self._deadline = self._loop.call_later(limit, self._stop_at_deadline)
 
-    def _exceed(self) -> None:
+    def _stop_at_deadline(self) -> None:
         if not self._over:
-            self._tell(NORMAL, DEADLINE, PAST_DEADLINE)
+            self._record(NORMAL, DEADLINE, PAST_DEADLINE)
             grace = self._pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
             self.stop(grace, lambda pod: pod_status.failed(pod, DEADLINE, PAST_DEADLINE))
 
     def _terminate(self, running: Running) -> None:
-        self._tell(NORMAL, "Killing", f"Stopping container {self._container['name']}")
+        self._record(NORMAL, "Killing", f"Stopping container {self._container['name']}")
         running.terminate()
 
     def _kill_after(self, running: Running) -> None:
@@ -282,20 +282,20 @@ class PodRun:
             except CannotStartError as error:
                 pause = doubled(self._kubelet.timing.pull_s, failures)
                 failures += 1
-                await self._bear(error, pause)
+                await self._back_off(error, pause)
 
-    async def _bear(self, error: CannotStartError, pause: float) -> None:
+    async def _back_off(self, error: CannotStartError, pause: float) -> None:
         """Report the container's start failure, and wait before the next attempt."""
-        self._tell(WARNING, error.event, error.message)
+        self._record(WARNING, error.event, error.message)
         if error.event == "Failed":
-            self._tell(WARNING, "Failed", f"Error: {error.reason}")
+            self._record(WARNING, "Failed", f"Error: {error.reason}")
         self._write(lambda pod: pod_status.waiting(pod, error.reason, error.message))
         if error.reason == "ErrImagePull":
             await asyncio.sleep(pause / 2)
             image = self._container["image"]
             text = f'Back-off pulling image "{image}"'
-            self._tell(NORMAL, "BackOff", text)
-            self._tell(WARNING, "Failed", "Error: ImagePullBackOff")
+            self._record(NORMAL, "BackOff", text)
+            self._record(WARNING, "Failed", "Error: ImagePullBackOff")
             whole = f"{text}: ErrImagePull: {error.message}"
             self._write(lambda pod: pod_status.waiting(pod, "ImagePullBackOff", whole))
             pause /= 2
@@ -305,7 +305,7 @@ class PodRun:
         image = self._container.get("image", "")
         objection = self._kubelet.objection(image)
         if objection:
-            self._tell(NORMAL, "Pulling", f'Pulling image "{image}"')
+            self._record(NORMAL, "Pulling", f'Pulling image "{image}"')
             raise _no_image(image, objection)
         attempt = self._spec(image)
         try:
@@ -314,8 +314,8 @@ class PodRun:
             text = (error.reason or error.status_reason).partition(": ")[2]
             raise _no_image(image, text) from error
         text = f'Container image "{image}" already present on machine'
-        self._tell(NORMAL, "Pulled", text)
-        self._tell(NORMAL, "Created", f"Created container: {self._container['name']}")
+        self._record(NORMAL, "Pulled", text)
+        self._record(NORMAL, "Created", f"Created container: {self._container['name']}")
         return await self._kubelet.runner.start(attempt)
 
     def _spec(self, image: str) -> AttemptSpec:
@@ -350,9 +350,9 @@ class PodRun:
         if there is not None and there["metadata"]["uid"] == self._uid:
             self._kubelet.store.update(POD, {**there, "status": change(there)})
 
-    def _tell(self, kind: str, reason: str, message: str) -> None:
+    def _record(self, kind: str, reason: str, message: str) -> None:
         field = f"spec.containers{{{self._container['name']}}}"
-        self._kubelet.recorder.tell(self._pod, kind, reason, message, field)
+        self._kubelet.recorder.record(self._pod, kind, reason, message, field)
 
 
 async def _kill_started(preparing: asyncio.Future[Running]) -> None:

@@ -55,8 +55,8 @@ def failed(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
     """Return the status of a failed pod, with its container's status unchanged."""
     found = _begun(pod, "Failed")
     found["conditions"] = _over(found["conditions"], "Failed")
-    said = {key: value for key, value in (("reason", reason), ("message", message)) if value}
-    return {**found, **said}
+    details = {key: value for key, value in (("reason", reason), ("message", message)) if value}
+    return {**found, **details}
 
 
 def disrupted(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Recorder:
         self._names: dict[tuple[str, ...], str] = {}
         self._counts: Counter[str] = Counter()
 
-    def tell(
+    def record(
         self, involved: dict[str, Any], kind: str, reason: str, message: str, field: str = ""
     ) -> None:
         """Record an event.

@@ -36,7 +36,7 @@ _SERVER_SET = (
 
 
 @dataclass
-class Asked:
+class ApiRequest:
     """Request for objects.
 
     Attributes:
@@ -70,16 +70,16 @@ class Resources:
             "delete": self._delete,
         }
 
-    def answer(self, asked: Asked) -> tuple[int, Document]:
+    def handle(self, request: ApiRequest) -> tuple[int, Document]:
         """Handle a request; return the HTTP status and the object, list or Status.
 
         Raises:
             StatusError: The request is rejected.
         """
-        status = 201 if asked.target.verb == "create" else 200
-        return status, self._verbs[asked.target.verb](asked)
+        status = 201 if request.target.verb == "create" else 200
+        return status, self._verbs[request.target.verb](request)
 
-    def selected(self, target: Target, query: Mapping[str, str]) -> selectors.Selector:
+    def selector(self, target: Target, query: Mapping[str, str]) -> selectors.Selector:
         """Return the selector of a list or watch.
 
         Raises:
@@ -96,8 +96,8 @@ class Resources:
 
         return selects
 
-    def _get(self, asked: Asked) -> Document:
-        return self._found(asked.target)
+    def _get(self, request: ApiRequest) -> Document:
+        return self._found(request.target)
 
     def _found(self, target: Target) -> Document:
         found = self._store.get(target.kind, target.namespace, target.name)
@@ -107,10 +107,10 @@ class Resources:
 
     # --- lists ------------------------------------------------------------------------------
 
-    def _list(self, asked: Asked) -> Document:
-        target, limit = asked.target, _number(asked.query, "limit")
-        version, after = self._start(asked.query.get("continue"))
-        selects = self.selected(target, asked.query)
+    def _list(self, request: ApiRequest) -> Document:
+        target, limit = request.target, _number(request.query, "limit")
+        version, after = self._start(request.query.get("continue"))
+        selects = self.selector(target, request.query)
         left = [
             each
             for each in self._store.list(target.kind, target.namespace)
@@ -120,7 +120,7 @@ class Resources:
         shown = left[:limit] if limit else left
         if len(shown) < len(left):
             metadata["continue"] = json.dumps([version, *_place(shown[-1])])
-        kind = asked.target.kind
+        kind = request.target.kind
         # The list has the kind of its items.
         items = [
             {name: value for name, value in each.items() if name not in ("kind", "apiVersion")}
@@ -147,9 +147,9 @@ class Resources:
 
     # --- changes ----------------------------------------------------------------------------
 
-    def _create(self, asked: Asked) -> Document:
-        target, kind = asked.target, asked.target.kind
-        document = _parsed(asked)
+    def _create(self, request: ApiRequest) -> Document:
+        target, kind = request.target, request.target.kind
+        document = _parsed(request)
         metadata = _new_metadata(target, document)
         if kind.has_status:
             document.pop("status", None)
@@ -159,35 +159,35 @@ class Resources:
         _refuse(kind, metadata, documents.check(kind, document))
         if kind is POD:
             document = admit_pod(self._store, document)
-        if not asked.is_dry:
+        if not request.is_dry:
             return self._store.create(kind, document)
         if self._store.get(kind, target.namespace, metadata["name"]):
             raise AlreadyExistsError.of(kind, metadata["name"])
         return {**document, "metadata": {**metadata, "creationTimestamp": timestamp()}}
 
-    def _patch(self, asked: Asked) -> Document:
-        kind = asked.target.kind
-        if asked.content_type != _PATCH:
+    def _patch(self, request: ApiRequest) -> Document:
+        kind = request.target.kind
+        if request.content_type != _PATCH:
             raise UnsupportedMediaTypeError(_PATCH)
-        there = self._found(asked.target)
-        document = _merged(there, _json(asked.body))
+        stored = self._found(request.target)
+        document = _merged(stored, _json(request.body))
         documents.check_types(kind, document)
         metadata = {**document["metadata"]}
         for name in ("uid", "name", "namespace", "creationTimestamp"):
             metadata.pop(name, None)
-            if name in there["metadata"]:
-                metadata[name] = there["metadata"][name]
+            if name in stored["metadata"]:
+                metadata[name] = stored["metadata"][name]
         document = {**document, "metadata": metadata}
         if kind.has_status:
-            document["status"] = there.get("status", {})
+            document["status"] = stored.get("status", {})
         document = documents.fill(kind, document)
-        _refuse(kind, metadata, documents.check(kind, document, there))
+        _refuse(kind, metadata, documents.check(kind, document, stored))
         return self._store.update(kind, document)
 
-    def _delete(self, asked: Asked) -> Document:
-        target, options = asked.target, _json(asked.body) if asked.body.strip() else {}
+    def _delete(self, request: ApiRequest) -> Document:
+        target, options = request.target, _json(request.body) if request.body.strip() else {}
         policy, grace = (
-            options.get(name, asked.query.get(name))
+            options.get(name, request.query.get(name))
             for name in ("propagationPolicy", "gracePeriodSeconds")
         )
         if policy not in (None, "Background"):
@@ -195,28 +195,27 @@ class Resources:
                 f"propagationPolicy: Invalid value: {policy!r}: farcall's local Kubernetes "
                 "emulator deletes in the background only"
             )
-        there = self._found(target)
-        if asked.is_dry or options.get("dryRun"):
-            return there
+        stored = self._found(target)
+        if request.is_dry or options.get("dryRun"):
+            return stored
         last = self._store.delete(
             target.kind,
             target.namespace,
             target.name,
             grace_s=None if grace is None else int(grace),
         )
-        still_there = self._store.get(target.kind, target.namespace, target.name)
-        if still_there or target.kind is POD:
+        if target.kind is POD or self._store.get(target.kind, target.namespace, target.name):
             return last
         return _success(target.kind, last)
 
 
-def _parsed(asked: Asked) -> Document:
+def _parsed(request: ApiRequest) -> Document:
     """Parse a request's body, and check that it has the path's kind."""
     # aiohttp reports application/octet-stream for a request without the header.
-    if asked.content_type not in (JSON, "application/octet-stream"):
+    if request.content_type not in (JSON, "application/octet-stream"):
         raise UnsupportedMediaTypeError(JSON)
-    kind = asked.target.kind
-    found = {"kind": kind.kind, "apiVersion": kind.api_version, **_json(asked.body)}
+    kind = request.target.kind
+    found = {"kind": kind.kind, "apiVersion": kind.api_version, **_json(request.body)}
     if (found["kind"], found["apiVersion"]) != (kind.kind, kind.api_version):
         raise BadRequestError(
             f"the API version in the data ({found['apiVersion']}, {found['kind']}) does not match "

@@ -50,7 +50,7 @@ class Scheduler:
         if self._round is not None:
             self._round.cancel()
 
-    def note(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
+    def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
         if kind is POD:
             self._record_pod(change, document)
@@ -60,7 +60,7 @@ class Scheduler:
     def _wake(self) -> None:
         """Schedule a round."""
         if self._round is None and self._waiting:
-            self._round = self._loop.call_soon(self._look)
+            self._round = self._loop.call_soon(self._run_round)
 
     def _record_pod(self, change: str, pod: dict[str, Any]) -> None:
         uid = pod["metadata"]["uid"]
@@ -79,7 +79,7 @@ class Scheduler:
             queue.append((next(self._numbers), _key(pod)))
             self._wake()
 
-    def _look(self) -> None:
+    def _run_round(self) -> None:
         """Bind as many pods as fit now."""
         self._round = None
         blocked: set[Shape] = set()
@@ -133,7 +133,7 @@ class Scheduler:
             POD, {**pod, "spec": spec, "status": {**status, "conditions": changed}}
         )
         text = f"Successfully assigned {'/'.join(_key(pod))} to {nodes.NAME}"
-        self._recorder.tell(pod, NORMAL, "Scheduled", text)
+        self._recorder.record(pod, NORMAL, "Scheduled", text)
 
     def _mark(self, queue: deque[tuple[int, Key]], message: str) -> None:
         """Record the reason in the first pods of a queue that do not fit."""
@@ -146,7 +146,7 @@ class Scheduler:
             changed = pod_status.put(before, "PodScheduled", "False", "Unschedulable", message)
             if changed is not before:
                 self._store.update(POD, {**pod, "status": {**status, "conditions": changed}})
-                self._recorder.tell(pod, WARNING, "FailedScheduling", message)
+                self._recorder.record(pod, WARNING, "FailedScheduling", message)
 
 
 def _shape(pod: dict[str, Any]) -> Shape:

@@ -23,7 +23,7 @@ from farcall_local.kubernetes.endpoint import ClusterEndpoint
 from farcall_local.kubernetes.errors import NotFoundError, StatusError, TooManyRequestsError
 from farcall_local.kubernetes.kinds import POD, Target
 from farcall_local.kubernetes.log_answers import PodLogs, send_log
-from farcall_local.kubernetes.resources import Asked, Resources
+from farcall_local.kubernetes.resources import ApiRequest, Resources
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.watching import Watching
 
@@ -50,7 +50,7 @@ class Faults:
         self._retry_after_s = 1
         self._watches: set[asyncio.Transport] = set()
 
-    def lose_answer(self, count: int = 1) -> None:
+    def lose_response(self, count: int = 1) -> None:
         """Carry out the next creations, and close their connections without a response."""
         self._lost = count
 
@@ -104,18 +104,18 @@ class ApiServer:
 
     Args:
         store: Holds the objects.
-        place: Address and tokens.
+        endpoint: Address and tokens.
         logs: Output of pods.
 
     Attributes:
         faults: Faults to inject, and the count of requests.
     """
 
-    def __init__(self, store: Store, place: ClusterEndpoint, logs: PodLogs) -> None:
+    def __init__(self, store: Store, endpoint: ClusterEndpoint, logs: PodLogs) -> None:
         self.faults = Faults()
-        self._access = Access(store, place.tokens)
+        self._access = Access(store, endpoint.tokens)
         self._store = store
-        self._place = place
+        self._endpoint = endpoint
         self._resources = Resources(store)
         self._logs = logs
         self._runner: web.ServerRunner | None = None
@@ -123,13 +123,13 @@ class ApiServer:
 
     async def start(self) -> None:
         """Accept connections, again after a `stop`."""
-        listener = self._place.listener
+        listener = self._endpoint.listener
         if listener.fileno() < 0:
-            listener = self._place.reopen()
+            listener = self._endpoint.reopen()
         server = web.Server(self._handle, handler_cancellation=True)
         self._runner = web.ServerRunner(server, access_log=None)
         await self._runner.setup()
-        site = web.SockSite(self._runner, listener, ssl_context=self._place.tls(), backlog=1024)
+        site = web.SockSite(self._runner, listener, ssl_context=self._endpoint.tls(), backlog=1024)
         await site.start()
         self._started_at = time.monotonic()
 
@@ -147,7 +147,7 @@ class ApiServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            return await self._answer(request)
+            return await self._respond(request)
         except StatusError as error:
             return _refusal(error)
         except ConnectionError:  # the client has disconnected
@@ -156,7 +156,7 @@ class ApiServer:
             _log.exception("The local Kubernetes emulator has failed")
             return _refusal(StatusError("an error on the server has prevented the request"))
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
         user = self._access.user(request.headers.get("Authorization", ""))
         self.faults.check_throttle()
@@ -175,15 +175,16 @@ class ApiServer:
         has_roles = time.monotonic() - self._started_at > _ROLES_S
         self._access.check(user, target, has_roles=has_roles)
         if target.subresource == "log":
-            pod = Asked(Target("get", POD, target.namespace, target.name), {})
-            return await send_log(self._logs, request, self._resources.answer(pod)[1])
+            pod = ApiRequest(Target("get", POD, target.namespace, target.name), {})
+            return await send_log(self._logs, request, self._resources.handle(pod)[1])
         as_table = tables.is_wanted(request.headers.get("Accept", ""))
         if target.verb == "watch":
-            selects = self._resources.selected(target, query)
+            selects = self._resources.selector(target, query)
             watching = Watching(self._store, target, query, selects, as_table=as_table)
             with self.faults.watching(request):
                 return await watching.send(request)
-        status, document = self._resources.answer(Asked(target, query, request.content_type, body))
+        wanted = ApiRequest(target, query, request.content_type, body)
+        status, document = self._resources.handle(wanted)
         if target.verb == "create" and query.get("dryRun") != "All":
             self.faults.lose(request)
         if as_table:

@@ -148,19 +148,19 @@ class Store:
         metadata = dict(document["metadata"])
         if not kind.namespaced:
             metadata.pop("namespace", None)
-        there = self._found(kind, metadata.get("namespace") or "", metadata["name"])
-        old = there["metadata"]
+        stored = self._found(kind, metadata.get("namespace") or "", metadata["name"])
+        old = stored["metadata"]
         _check_same(kind, metadata, old)
         for name in ("uid", "creationTimestamp", "resourceVersion"):
             _carry(name, old, metadata)
         for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             _carry(name, old, metadata)
-        if metadata == old and _alike(document, there):
-            return there
+        if metadata == old and _is_equal(document, stored):
+            return stored
         ending = "deletionTimestamp" in metadata
         if ending and not (metadata.get("finalizers") or metadata["deletionGracePeriodSeconds"]):
-            return self._remove(kind, {**document, "metadata": metadata}, there)
-        return self._put("MODIFIED", kind, document, metadata, there)
+            return self._remove(kind, {**document, "metadata": metadata}, stored)
+        return self._put("MODIFIED", kind, document, metadata, stored)
 
     def delete(
         self, kind: Kind, namespace: str, name: str, *, grace_s: int | None = None
@@ -183,19 +183,19 @@ class Store:
         Raises:
             NotFoundError: The object does not exist.
         """
-        there = self._found(kind, namespace, name)
-        metadata = dict(there["metadata"])
-        grace = _grace(there, grace_s) if kind is POD else 0
-        begun = metadata.get("deletionTimestamp")
-        if begun:
+        stored = self._found(kind, namespace, name)
+        metadata = dict(stored["metadata"])
+        grace = _grace(stored, grace_s) if kind is POD else 0
+        is_deleting = "deletionTimestamp" in metadata
+        if is_deleting:
             grace = min(grace, metadata["deletionGracePeriodSeconds"])
         if not grace and not metadata.get("finalizers"):
-            return self._remove(kind, there, there)
-        if begun and grace == metadata["deletionGracePeriodSeconds"]:
-            return there
+            return self._remove(kind, stored, stored)
+        if is_deleting and grace == metadata["deletionGracePeriodSeconds"]:
+            return stored
         metadata["deletionTimestamp"] = timestamp(time.time() + grace)
         metadata["deletionGracePeriodSeconds"] = grace
-        return self._put("MODIFIED", kind, there, metadata, there)
+        return self._put("MODIFIED", kind, stored, metadata, stored)
 
     def watch(self, kind: Kind, since: int) -> Watch:
         """Open a watch of a kind since a resourceVersion, as a context manager."""
@@ -229,10 +229,10 @@ class Store:
         return self._objects.setdefault(kind, {})
 
     def _found(self, kind: Kind, namespace: str, name: str) -> Document:
-        there = self.get(kind, namespace if kind.namespaced else "", name)
-        if there is None:
+        stored = self.get(kind, namespace if kind.namespaced else "", name)
+        if stored is None:
             raise NotFoundError.of(kind, name)
-        return there
+        return stored
 
     def _put(
         self,
@@ -251,7 +251,7 @@ class Store:
             "metadata": metadata,
         }
         self._of(kind)[metadata.get("namespace") or "", metadata["name"]] = whole
-        self._tell(type_, kind, whole, before)
+        self._publish(type_, kind, whole, before)
         return whole
 
     def _remove(self, kind: Kind, last: Document, before: Document) -> Document:
@@ -259,11 +259,11 @@ class Store:
         metadata = {**last["metadata"], "resourceVersion": str(self.version)}
         last = {**last, "metadata": metadata}
         del self._of(kind)[metadata.get("namespace") or "", metadata["name"]]
-        self._tell("DELETED", kind, last, before)
+        self._publish("DELETED", kind, last, before)
         return last
 
-    def _tell(self, type_: str, kind: Kind, document: Document, before: Document | None) -> None:
-        self._history.append(Change(self.version, kind, type_, document, before))
+    def _publish(self, type_: str, kind: Kind, new: Document, before: Document | None) -> None:
+        self._history.append(Change(self.version, kind, type_, new, before))
         if len(self._history) > 2 * HISTORY:
             self.compacted = self._history[-HISTORY - 1].version
             del self._history[:-HISTORY]
@@ -271,7 +271,7 @@ class Store:
             if watch.kind is kind:
                 watch.news.set()
         for subscriber in list(self._subscribers):
-            subscriber(type_, kind, document, before)
+            subscriber(type_, kind, new, before)
 
 
 class Watch:
@@ -350,16 +350,18 @@ def _carry(name: str, old: Document, new: Document) -> None:
         new[name] = old[name]
 
 
-def _alike(one: Document, other: Document) -> bool:
+def _is_equal(one: Document, other: Document) -> bool:
     """Return whether two documents are equal, except their metadata."""
     names = (one.keys() | other.keys()) - {"metadata", "kind", "apiVersion"}
     return all(one.get(name) == other.get(name) for name in names)
 
 
-def _grace(pod: Document, asked: int | None) -> int:
+def _grace(pod: Document, requested_s: int | None) -> int:
     """Return the grace period of a Pod in seconds."""
     spec = pod.get("spec", {})
     over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     if over or not spec.get("nodeName"):
         return 0
-    return int(spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked)
+    if requested_s is not None:
+        return requested_s
+    return int(spec.get("terminationGracePeriodSeconds", 30))

@@ -76,7 +76,7 @@ class Watching:
         end, kind = loop.time() + self._timeout_s, self._target.kind
         since = self._since or self._store.version
         if not self._since:
-            await response.write(b"".join(self._first()))
+            await response.write(b"".join(self._initial_events()))
         with self._store.watch(kind, since) as watch:
             reported, bookmarked_at = since, loop.time()
             while (left := end - loop.time()) > 0:
@@ -90,7 +90,7 @@ class Watching:
                     reported = max(watch.at, self._store.version)
                     await response.write(b"".join(lines))
 
-    def _first(self) -> Iterator[bytes]:
+    def _initial_events(self) -> Iterator[bytes]:
         for document in self._store.list(self._target.kind, self._target.namespace):
             if self._selects(document):
                 yield self._event("ADDED", document)
@@ -99,10 +99,10 @@ class Watching:
 
     def _lines(self, change: Change) -> Iterator[bytes]:
         """Yield the events for a change, as filtered by the selector."""
-        was = change.before is not None and self._selects(change.before)
-        is_ = change.type != "DELETED" and self._selects(change.document)
-        if was or is_:
-            type_ = "MODIFIED" if was and is_ else "ADDED" if is_ else "DELETED"
+        matched = change.before is not None and self._selects(change.before)
+        matches = change.type != "DELETED" and self._selects(change.document)
+        if matched or matches:
+            type_ = "MODIFIED" if matched and matches else "ADDED" if matches else "DELETED"
             yield self._event(type_, change.document)
 
     def _event(self, type_: str, document: Document) -> bytes:

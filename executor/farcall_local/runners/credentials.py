@@ -34,13 +34,13 @@ class _Grant:
     Attributes:
         role_arn: ARN of the job role.
         session: Session name, which identifies the attempt.
-        answer: Latest keys in the endpoint's format; None before the first request.
+        keys: Latest keys in the endpoint's format; None before the first request.
         renewed_at: Time at which half of their lifetime is over.
     """
 
     role_arn: str
     session: str
-    answer: dict[str, str] | None = None
+    keys: dict[str, str] | None = None
     renewed_at: float = 0.0
 
 
@@ -101,7 +101,7 @@ class RoleCredentials:
         with self._lock:
             self._grants.pop(path, None)
 
-    def answer(self, method: str, path: str, token: str) -> tuple[int, dict[str, str]]:
+    def respond(self, method: str, path: str, token: str) -> tuple[int, dict[str, str]]:
         """Return status and document for a request to the endpoint."""
         if method != "GET":
             return 405, {"code": "MethodNotAllowed", "message": "Only GET is answered."}
@@ -111,10 +111,10 @@ class RoleCredentials:
             grant = self._grants.get(path)
             if grant is None:
                 return 400, {"code": "InvalidIdInRequest", "message": "No task has this ID."}
-            if grant.answer is None or time.monotonic() >= grant.renewed_at:
+            if grant.keys is None or time.monotonic() >= grant.renewed_at:
                 self._renew(grant)
-            assert grant.answer is not None  # noqa: S101 - says so to the type checker
-            return 200, grant.answer
+            assert grant.keys is not None  # noqa: S101 - says so to the type checker
+            return 200, grant.keys
 
     def expired(self, key_id: str) -> bool:
         """Return whether a key was issued here and has expired."""
@@ -127,7 +127,7 @@ class RoleCredentials:
         self._expires[role.access_key_id] = expires
         grant.renewed_at = time.monotonic() + lifetime_s / 2
         moment = dt.datetime.fromtimestamp(expires, dt.timezone.utc)
-        grant.answer = {
+        grant.keys = {
             "RoleArn": grant.role_arn,
             "AccessKeyId": role.access_key_id,
             "SecretAccessKey": role.secret_access_key,

@@ -103,7 +103,7 @@ class DockerRunner:
     async def prepare(self, spec: AttemptSpec) -> None:
         """Pull the image if this machine lacks it."""
         image = spec.image
-        with _told_as("CannotPullContainerError: Error response from daemon: "):
+        with _as_start_error("CannotPullContainerError: Error response from daemon: "):
             docker, _ = await self._open()
             try:
                 await docker.images.inspect(image)
@@ -118,7 +118,7 @@ class DockerRunner:
         if spec.role_arn:
             path = self._credentials.grant(spec.role_arn, spec.task_id)
         try:
-            with _told_as("CannotCreateContainerError: "):
+            with _as_start_error("CannotCreateContainerError: "):
                 docker, streams = await self._open()
                 document = self._document(spec, path)
                 container = await docker.containers.create(document)
@@ -177,17 +177,17 @@ class DockerRunner:
             "AttachStderr": True,
             "HostConfig": host,
         }
-        said: dict[str, Any] = {
+        overrides: dict[str, Any] = {
             "Entrypoint": list(spec.entrypoint),
             "Cmd": list(spec.command),
             "User": spec.user,
             "WorkingDir": spec.folder,
         }
-        return {**document, **{key: value for key, value in said.items() if value}}
+        return {**document, **{key: value for key, value in overrides.items() if value}}
 
 
 @contextlib.contextmanager
-def _told_as(reason: str) -> Iterator[None]:
+def _as_start_error(reason: str) -> Iterator[None]:
     """Convert the engine's error to ECS's message."""
     try:
         yield
@@ -205,7 +205,7 @@ async def _start(
     stream = watched.attach(stdout=True, stderr=True)
     try:
         await stream.__aenter__()
-        with _told_as("CannotStartContainerError: Error response from daemon: "):
+        with _as_start_error("CannotStartContainerError: Error response from daemon: "):
             await container.start()
     except BaseException:
         await stream.close()

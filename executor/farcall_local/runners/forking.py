@@ -62,10 +62,10 @@ class ForkServer:
                 request, descriptors = _receive(self._control)
                 if request is None:
                     break
-                self._obey(request, descriptors)
+                self._handle(request, descriptors)
         self._end()
 
-    def _obey(self, request: dict[str, Any], descriptors: list[int]) -> None:
+    def _handle(self, request: dict[str, Any], descriptors: list[int]) -> None:
         number = request["job"]
         if "signal" in request:
             for pid in [pid for pid, job in self._jobs.items() if job == number]:
@@ -77,12 +77,12 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(job=number, error=error.strerror)
+            self._send(job=number, error=error.strerror)
         else:
             if pid == 0:
                 _become(request, descriptors[0])
             self._jobs[pid] = number
-            self._tell(job=number, pid=pid)
+            self._send(job=number, pid=pid)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -101,7 +101,7 @@ class ForkServer:
                 _, status = os.waitpid(pid, 0)
                 self._kill_orphans()
                 if pid in self._jobs:
-                    self._tell(job=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
+                    self._send(job=self._jobs.pop(pid), code=os.waitstatus_to_exitcode(status))
 
     def _kill_orphans(self) -> None:
         for pid in child.children():
@@ -118,9 +118,9 @@ class ForkServer:
                 self._kill_orphans()
                 os.waitpid(-1, 0)
 
-    def _tell(self, **answer: Any) -> None:
+    def _send(self, **message: Any) -> None:
         with contextlib.suppress(OSError):  # the other end is closed, which the loop detects
-            self._control.sendall(json.dumps(answer).encode() + b"\n")
+            self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:

@@ -90,7 +90,7 @@ class ProcessRunner:
             "LANG": os.environ.get("LANG", "C.UTF-8"),
             **_runtime_path(),
         }
-        self._place = {
+        self._endpoint = {
             "AWS_ENDPOINT_URL": endpoint_url,
             "AWS_REGION": names.REGION,
             "AWS_DEFAULT_REGION": names.REGION,
@@ -120,8 +120,8 @@ class ProcessRunner:
                 job = spec.job_id.replace(":", ".")
                 directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{spec.attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
-                told = _told(spec)
-                ended: Callable[[], None] = _nothing
+                variables = _variables(spec)
+                ended: Callable[[], None] = _do_nothing
                 if minor is None:
                     environment = {**self._environment, **self._aws(spec)}
                 else:
@@ -129,10 +129,10 @@ class ProcessRunner:
                     ended = functools.partial(self._stock.revoke, stock)
                     undoing.callback(ended)
                     bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
-                    place = self._place if spec.in_aws else {}
-                    environment = {**bare, **place, **stock}
+                    endpoint = self._endpoint if spec.in_aws else {}
+                    environment = {**bare, **endpoint, **stock}
                 # A job that is killed cannot remove its temporary files itself.
-                environment = {**environment, "TMPDIR": directory, **told}
+                environment = {**environment, "TMPDIR": directory, **variables}
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:
@@ -155,7 +155,7 @@ class ProcessRunner:
         """Return the variables with a job's AWS endpoint and keys."""
         if not spec.in_aws:
             return {}
-        return {**self._place, **self._credentials.keys(spec.role_arn, spec.task_id)}
+        return {**self._endpoint, **self._credentials.keys(spec.role_arn, spec.task_id)}
 
     async def close(self) -> None:
         """Stop the fork server; each job has already released its own resources."""
@@ -164,7 +164,7 @@ class ProcessRunner:
         self._stock.close()
 
 
-def _told(spec: AttemptSpec) -> dict[str, str]:
+def _variables(spec: AttemptSpec) -> dict[str, str]:
     """Return a job's variables, with mount points replaced by the host's folders.
 
     A process uses this machine's file system, in which nothing is mounted for it.
@@ -249,7 +249,7 @@ class _ForkServer:
 
     def attach(self) -> None:
         """Receive its messages on the running event loop."""
-        asyncio.get_running_loop().add_reader(self._socket, self._listen)
+        asyncio.get_running_loop().add_reader(self._socket, self._receive)
 
     def detach(self) -> None:
         """Stop receiving its messages on the running event loop."""
@@ -263,7 +263,7 @@ class _ForkServer:
         """
         job = _Forked(self, next(self._numbers))
         self._jobs[job.number] = job
-        self.ask({"job": job.number, "environment": environment, "directory": directory}, output)
+        self.send({"job": job.number, "environment": environment, "directory": directory}, output)
         try:
             await asyncio.shield(job.started)
         except asyncio.CancelledError:
@@ -271,7 +271,7 @@ class _ForkServer:
             raise
         return job
 
-    def ask(self, request: dict[str, Any], *descriptors: int) -> None:
+    def send(self, request: dict[str, Any], *descriptors: int) -> None:
         """Send a request."""
         data = json.dumps(request).encode()
         data = len(data).to_bytes(_LENGTH_BYTES, "big") + data
@@ -279,7 +279,7 @@ class _ForkServer:
             sent = socket.send_fds(self._socket, [data], descriptors)
             self._socket.sendall(data[sent:])
         except OSError:
-            # The fork server has exited or is stuck, possibly with a partial request. `_listen`
+            # The fork server has exited or is stuck, possibly with a partial request. `_receive`
             # detects its end, and the next job starts another one.
             self._process.kill()
 
@@ -302,7 +302,7 @@ class _ForkServer:
             self._process.kill()
             self._process.wait()
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
         except (BlockingIOError, TimeoutError):
@@ -315,11 +315,11 @@ class _ForkServer:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            answer = json.loads(line)
-            job = self._jobs[answer["job"]]
-            job.hear(answer)
-            if "pid" not in answer:
-                del self._jobs[answer["job"]]
+            message = json.loads(line)
+            job = self._jobs[message["job"]]
+            job.handle(message)
+            if "pid" not in message:
+                del self._jobs[message["job"]]
 
 
 class IdleForkServer:
@@ -374,14 +374,14 @@ class _Forked:
         self._ended: asyncio.Future[int | None] = loop.create_future()
         self._server = server
 
-    def hear(self, answer: dict[str, Any]) -> None:
+    def handle(self, message: dict[str, Any]) -> None:
         """Handle a fork server's message about this process."""
-        if "pid" in answer:
-            self.started.set_result(answer["pid"])
-        elif "code" in answer:
-            self._ended.set_result(answer["code"])
+        if "pid" in message:
+            self.started.set_result(message["pid"])
+        elif "code" in message:
+            self._ended.set_result(message["code"])
         else:
-            self._fail(StartError(_cannot_start(RUNTIME, answer["error"])))
+            self._fail(StartError(_cannot_start(RUNTIME, message["error"])))
 
     def lose(self, *, still_there: bool) -> None:
         """Continue without the fork server, the only source of the exit code.
@@ -408,12 +408,12 @@ class _Forked:
             self.kill()
 
     def terminate(self) -> None:
-        self._server.ask({"job": self.number, "signal": signal.SIGTERM})
+        self._server.send({"job": self.number, "signal": signal.SIGTERM})
 
     def kill(self) -> None:
         # If the process has ended, the server has killed its remaining child processes.
         if not self._ended.done():
-            self._server.ask({"job": self.number, "signal": signal.SIGKILL})
+            self._server.send({"job": self.number, "signal": signal.SIGKILL})
 
 
 class _Attempt:
@@ -475,7 +475,7 @@ class _Attempt:
         os.close(self._reader)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """No-op callback for the end of a job that holds no resources."""
 
 

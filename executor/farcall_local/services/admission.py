@@ -58,7 +58,7 @@ class Admission:
         self._host = host
         self._iam, self._sts = locks
 
-    def turn_away(self, headers: Message, address: str) -> None:
+    def reject_pages(self, headers: Message, address: str) -> None:
         """Reject requests that a web page may have sent.
 
         The port is not compared: a tunnel may use another one, and a browser cannot choose it.

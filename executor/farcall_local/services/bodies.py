@@ -128,8 +128,8 @@ def _is_upload(environ: dict[str, Any], request: signatures.Request) -> bool:
 
 
 def _check_checksum(environ: dict[str, Any], digest: bytes) -> None:
-    said = environ.get(f"{_CHECKSUM}SHA256")
-    if said is not None and said != base64.b64encode(digest).decode():
+    checksum = environ.get(f"{_CHECKSUM}SHA256")
+    if checksum is not None and checksum != base64.b64encode(digest).decode():
         text = "The SHA256 you specified did not match the calculated checksum."
         raise RefusedError(Reason.BAD_CHECKSUM, text)
 

@@ -83,7 +83,7 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-def answer(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
+def render(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]], bytes]:
     """Return status line, headers and body of a service's response."""
     s3_code, query_code, json_code = error.reason.value
     text, request_id = escape(str(error)), str(uuid.uuid4())

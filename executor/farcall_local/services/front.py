@@ -45,7 +45,7 @@ _CALLER = "farcall.caller"
 #: Service name in the signatures of development calls.
 CONTROL_SERVICE = "farcall"
 #: Paths of moto's own API, and of its instance metadata, which includes keys.
-_SHUT = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
+_BLOCKED_PATHS = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
 if TYPE_CHECKING:
     from farcall_local.services.server import LocalServer
@@ -70,10 +70,10 @@ class Extension(Protocol):
     def attach(self, server: LocalServer) -> None:
         """Receive the server, before its first request."""
 
-    def answer(
+    def respond(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Handle a request, with `Front.answer` unless it is for another service."""
+        """Handle a request, with `Front.respond` unless it is for another service."""
 
     def control(self, name: str, document: dict[str, Any]) -> dict[str, Any] | None:
         """Carry out a development call; return None if it is not one of this extension's."""
@@ -126,7 +126,7 @@ class Front:
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Handle a request of the server itself; other clients' requests go to `receive`."""
         scope = environ["HTTP_AUTHORIZATION"].split("/")
-        return self.answer(scope[3], environ, start_response)
+        return self.respond(scope[3], environ, start_response)
 
     def receive(
         self, environ: dict[str, Any], headers: Message, start_response: StartResponse
@@ -140,20 +140,20 @@ class Front:
         """
         path, service = environ["PATH_INFO"], _presumed_service(environ)
         try:
-            self._admission.turn_away(headers, environ["werkzeug.socket"].getsockname()[0])
+            self._admission.reject_pages(headers, environ["werkzeug.socket"].getsockname()[0])
             if path.startswith(role_credentials.PATH):
                 # They have a token instead of a signature.
                 token = environ.get("HTTP_AUTHORIZATION", "")
-                answer = self._credentials.answer(environ["REQUEST_METHOD"], path, token)
-                return _send(Response(*answer), start_response)
+                response = self._credentials.respond(environ["REQUEST_METHOD"], path, token)
+                return _send(Response(*response), start_response)
             caller = environ[_CALLER] = self._identify(environ, headers)
             service = caller.signature.service
-            is_motos = service not in self._apps and path.startswith(_SHUT)
+            is_motos = service not in self._apps and path.startswith(_BLOCKED_PATHS)
             if is_motos or path.startswith(CONTROL_PATH):
                 return self._send_control(caller, environ, start_response)
             if self.extension is not None:
-                return self.extension.answer(caller, environ, start_response)
-            return self.answer(service, environ, start_response)
+                return self.extension.respond(caller, environ, start_response)
+            return self.respond(service, environ, start_response)
         except RefusedError as error:
             return _refuse(service, error, start_response)
 
@@ -187,7 +187,7 @@ class Front:
         document = json.loads(environ["wsgi.input"].read() or b"{}")
         return _send(self._control(name, document), start_response)
 
-    def answer(
+    def respond(
         self, service: str, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
         """Respond to a request whose sender is verified."""
@@ -244,7 +244,7 @@ def _presumed_service(environ: dict[str, Any]) -> str:
 
 
 def _refuse(service: str, error: RefusedError, start_response: StartResponse) -> list[bytes]:
-    status, headers, body = error_responses.answer(service, error)
+    status, headers, body = error_responses.render(service, error)
     start_response(status, headers)
     return [body]
 
@@ -303,23 +303,23 @@ class Handler(_Handler):  # type: ignore[misc]
 
     def handle_expect_100(self) -> bool:
         """Request the body at once, because botocore waits up to a second for this."""
-        going_on = bool(super().handle_expect_100())
+        is_accepted = bool(super().handle_expect_100())
         self.wfile.flush()
-        return going_on
+        return is_accepted
 
     def run_wsgi(self) -> None:
         """Respond to one request; called by werkzeug."""
-        answer: list[Any] = []
+        head: list[Any] = []
         try:
             environ = self.make_environ()
             stream = environ["wsgi.input"] = bodies.Body(environ)
         except ValueError:  # the address is invalid, or the length is not a number
             self.close_connection = True
-            self._answer("400 -", [], [])
+            self._write("400 -", [], [])
             return
         try:
             body = self.server.app.receive(
-                environ, self.headers, lambda *given: answer.extend(given)
+                environ, self.headers, lambda *given: head.extend(given)
             )
             stream.drain()
         except (DropConnectionError, bodies.BrokenBodyError):
@@ -327,13 +327,13 @@ class Handler(_Handler):  # type: ignore[misc]
             return
         except Exception:
             _log.exception("%r %r broke", self.command, self.path)
-            answer, body = ["500 -", []], []
+            head, body = ["500 -", []], []
         if not stream.at_end:
             self.close_connection = True
-        status, headers = answer[:2]
-        self._answer(status, headers, body)
+        status, headers = head[:2]
+        self._write(status, headers, body)
 
-    def _answer(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
+    def _write(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
         code, _, phrase = status.partition(" ")
         self.send_response_only(int(code), phrase)
         if not any(name.lower() == "content-length" for name, _ in headers):

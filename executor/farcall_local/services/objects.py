@@ -167,25 +167,25 @@ def receive(pieces: Iterable[bytes]) -> Content:
     """Store the data from a source."""
     digest = hashlib.md5(usedforsecurity=False)
     first: list[bytes] = []
-    came = 0
+    size = 0
 
-    def coming() -> Iterator[bytes]:
-        nonlocal came
+    def counted() -> Iterator[bytes]:
+        nonlocal size
         for piece in pieces:
             digest.update(piece)
-            came += len(piece)
+            size += len(piece)
             yield piece
 
-    rest = coming()
+    rest = counted()
     for piece in rest:
         first.append(piece)
-        if came > MOST_IN_MEMORY:
+        if size > MOST_IN_MEMORY:
             break
     else:
-        return Content([_Extent(b"".join(first), 0, came)], digest.hexdigest())
+        return Content([_Extent(b"".join(first), 0, size)], digest.hexdigest())
     file = File()
     file.write(itertools.chain(first, rest))
-    return Content([_Extent(file, 0, came)], digest.hexdigest())
+    return Content([_Extent(file, 0, size)], digest.hexdigest())
 
 
 # --- in moto ----------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class _Now(threading.local):
 
     received: Content | None = None
     sends = False
-    counts_alone = False
+    only_counts = False
 
 
 _now = _Now()
@@ -223,7 +223,7 @@ def sending() -> Iterator[None]:
 
 
 def _value(key: Any) -> bytes | Content:
-    if _now.counts_alone:
+    if _now.only_counts:
         return b""
     content: Content = key.farcall_content
     return content if _now.sends else bytes(content)
@@ -257,11 +257,11 @@ _complete = models.FakeMultipart.complete
 def _completed(multipart: Any, body: Iterable[tuple[int, str]]) -> tuple[Content, str, Any]:
     """Complete an upload: moto checks the parts, which are joined without a copy."""
     listed = list(body)
-    _now.counts_alone = True
+    _now.only_counts = True
     try:
         _, etag, _ = _complete(multipart, iter(listed))
     finally:
-        _now.counts_alone = False
+        _now.only_counts = False
     parts = [multipart.parts[number] for number, _ in listed]
     content = Content.join(part.farcall_content for part in parts)
     return content, etag, _checksum(multipart.metadata, parts)

@@ -125,7 +125,7 @@ class LocalServer:
         self._credentials = RoleCredentials(self.assume, key, enforced=enforced)
         self._extension = extension
         self.front = Front(
-            self._batch, self._answer_control, self._credentials, key, host, extension
+            self._batch, self._handle_control, self._credentials, key, host, extension
         )
         if extension is not None:
             extension.attach(self)
@@ -189,11 +189,11 @@ class LocalServer:
             objects.forget()
             _single.release()
 
-    def _start_kubernetes(self, place: ClusterEndpoint, cpus: int, secret: dict[str, str]) -> None:
+    def _start_kubernetes(self, at: ClusterEndpoint, cpus: int, secret: dict[str, str]) -> None:
         from farcall_local.kubernetes.cluster import EmbeddedKubernetes
 
         self._kubernetes = self._on_loop(
-            lambda: EmbeddedKubernetes(place, self._runner, cpus, secret)
+            lambda: EmbeddedKubernetes(at, self._runner, cpus, secret)
         )
         asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
 
@@ -255,9 +255,9 @@ class LocalServer:
             )
 
     def _batch(self, request: Request) -> Response:
-        return self._on_loop(lambda: self._api.answer(request))
+        return self._on_loop(lambda: self._api.handle(request))
 
-    def _answer_control(self, name: str, document: dict[str, Any]) -> Response:
+    def _handle_control(self, name: str, document: dict[str, Any]) -> Response:
         try:
             return Response(200, self._carry_out(name, document))
         except (ApiError, ValueError) as error:
