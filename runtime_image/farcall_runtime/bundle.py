@@ -348,12 +348,12 @@ def _check_number(number: int | None, tasks: int) -> None:
         https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
     """
     if number is None and tasks > 1:
-        said = "is not set, so it is unknown which one this container must run"
+        problem = "is not set, so it is unknown which one this container must run"
     elif number is not None and number >= tasks:
-        said = f"is {number}, so this container has no task"
+        problem = f"is {number}, so this container has no task"
     else:
         return
-    text = f"the job has {tasks} tasks, but {contract.ENV_ARRAY_INDEX} {said}"
+    text = f"the job has {tasks} tasks, but {contract.ENV_ARRAY_INDEX} {problem}"
     raise RefusedError(ExitCode.BAD_ENVIRONMENT, text)
 
 

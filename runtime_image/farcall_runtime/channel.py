@@ -51,10 +51,10 @@ _REFUGE_BYTES = 1024 * 1024
 
 class _Kind(enum.IntEnum):
     GO = 1
-    ANSWER = 2
+    REPLY = 2
     WRITTEN = 3
     """Request for the number of bytes written to each stream."""
-    GOES_ON = 4
+    NEXT_CALL = 4
     """Request to begin the next call."""
     RESULT = 5
     """The first bytes of a result."""
@@ -138,8 +138,8 @@ class SupervisorEnd:
         self._head = bytearray(_HEAD.size)
         self._body = memoryview(bytearray(_MOST_BYTES))
         self._results = 0
-        self._coming: _Coming | None = None
-        self._answered: tuple[int, Any] = (0, None)
+        self._partial: _PartialResult | None = None
+        self._last_reply: tuple[int, Any] = (0, None)
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -149,22 +149,24 @@ class SupervisorEnd:
         """Close this end in the task's process."""
         self._socket.close()
 
-    def go(self, what: Any) -> None:
+    def go(self, task: Any) -> None:
         """Start the task; from now on no call of this class blocks."""
-        self._send(_Kind.GO, 0, what)
+        self._send(_Kind.GO, 0, task)
         self._socket.setblocking(False)
 
-    def _send(self, kind: _Kind, number: int, what: Any) -> None:
+    def _send(self, kind: _Kind, number: int, content: Any) -> None:
         with contextlib.suppress(OSError):  # the process has died, or does not read
             head = _HEAD.pack(self._own_mark, kind, number, 0, 0)
-            self._socket.send(head + json.dumps(what).encode())
+            self._socket.send(head + json.dumps(content).encode())
 
-    def listen(self, take: Callable[[Result], None], answer: Callable[[bool], Any]) -> bool:
+    def receive(
+        self, on_result: Callable[[Result], None], reply_to: Callable[[bool], Any]
+    ) -> bool:
         """Receive the next message; return whether there was one.
 
         Args:
-            take: Called with each complete result.
-            answer: Returns the answer to a question: whether the next call may begin (argument
+            on_result: Called with each complete result.
+            reply_to: Returns the reply to a question: whether the next call may begin (argument
                 True), or the number of bytes written (False).
 
         Raises:
@@ -181,81 +183,81 @@ class SupervisorEnd:
         mark, kind, number, *sizes = _HEAD.unpack(self._head)
         if size < _HEAD.size or mark != self._their_mark:
             self.has_noise = True
-        elif kind in (_Kind.WRITTEN, _Kind.GOES_ON):
-            self._reply(number, kind == _Kind.GOES_ON, answer)
+        elif kind in (_Kind.WRITTEN, _Kind.NEXT_CALL):
+            self._reply(number, kind == _Kind.NEXT_CALL, reply_to)
         elif number == self._results:
             found = self._take(kind, size - _HEAD.size, *sizes)
             if found is not None:
-                take(found)
+                on_result(found)
         return True
 
     def is_receiving(self) -> bool:
         """Return whether a result has been received in part."""
-        return self._coming is not None
+        return self._partial is not None
 
-    def _reply(self, number: int, may_go_on: bool, answer: Callable[[bool], Any]) -> None:
+    def _reply(self, number: int, is_next_call: bool, reply_to: Callable[[bool], Any]) -> None:
         """Reply to a question; repeat the same reply if it was lost."""
-        if self._answered[0] != number:
-            is_over = may_go_on and self.trouble != ""
-            self._answered = number, False if is_over else answer(may_go_on)
-        self._send(_Kind.ANSWER, *self._answered)
+        if self._last_reply[0] != number:
+            is_over = is_next_call and self.trouble != ""
+            self._last_reply = number, False if is_over else reply_to(is_next_call)
+        self._send(_Kind.REPLY, *self._last_reply)
 
-    def left_behind(self) -> Result | None:
+    def abandoned_result(self) -> Result | None:
         """Return the result that the task's process could not send, if there is one."""
         mark, _, number, description, parts = _HEAD.unpack(self._refuge[: _HEAD.size])
         if (mark, number) != (self._their_mark, self._results):
             return None
         data = self._refuge[_HEAD.size : _HEAD.size + description + parts]
         with contextlib.suppress(ValueError, TypeError):
-            return _taken_apart(memoryview(data), description)
+            return _parse_result(memoryview(data), description)
         return None
 
     def _receive(self) -> int:
         """Receive a message, a result's bytes directly at their place; return its size."""
-        if self._coming is None:
+        if self._partial is None:
             return self._socket.recvmsg_into([self._head, self._body])[0]
-        return self._socket.recvmsg_into([self._head, self._coming.room(), self._body])[0]
+        return self._socket.recvmsg_into([self._head, self._partial.room(), self._body])[0]
 
     def _take(self, kind: int, length: int, description: int, parts: int) -> Result | None:
         """Receive a part of a result; return the result when it is complete."""
         try:
             if kind == _Kind.RESULT:
                 data = self._beginning(length)
-                self._coming, self.trouble = None, ""
+                self._partial, self.trouble = None, ""
                 if length == description + parts:
-                    result = _taken_apart(memoryview(bytes(data)), description)
+                    result = _parse_result(memoryview(bytes(data)), description)
                     self._results += 1
                     return result
-                self._coming = _Coming(description, parts)
-                self._coming.begin(data)
-            elif self._coming is not None:
-                self._coming.received += length
-            if self._coming is None or not self._coming.is_whole():
+                self._partial = _PartialResult(description, parts)
+                self._partial.begin(data)
+            elif self._partial is not None:
+                self._partial.received += length
+            if self._partial is None or not self._partial.is_complete():
                 return None
-            result = self._coming.result()
+            result = self._partial.result()
         except (OSError, ValueError, TypeError, MemoryError, RecursionError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            self._coming = None
+            self._partial = None
             return None
-        self._coming = None
+        self._partial = None
         self._results += 1
         return result
 
     def _beginning(self, length: int) -> Buffer:
         """Return the bytes of a message that was received at an unexpected place."""
-        room = self._coming.room() if self._coming is not None else memoryview(b"")
+        room = self._partial.room() if self._partial is not None else memoryview(b"")
         if not room:
             return self._body[:length]
         return bytes(room[:length]) + bytes(self._body[: max(0, length - len(room))])
 
     def _is_gone(self) -> bool:
         """Return whether the other end is closed, as opposed to an empty message."""
-        look = select.poll()
-        look.register(self._socket, _HANGS_UP)
-        return bool(look.poll(0))
+        poller = select.poll()
+        poller.register(self._socket, _HANGS_UP)
+        return bool(poller.poll(0))
 
 
-class _Coming:
+class _PartialResult:
     """Partly received result.
 
     Args:
@@ -285,16 +287,16 @@ class _Coming:
         """Return the memory for the next bytes."""
         return self._data[self.received : self.received + _MOST_BYTES]
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether all bytes have been received."""
         return self.received >= len(self._data)
 
     def result(self) -> Result:
         """Return the complete result."""
-        return _taken_apart(self._data, self._description)
+        return _parse_result(self._data, self._description)
 
 
-def _taken_apart(data: memoryview, description: int) -> Result:
+def _parse_result(data: memoryview, description: int) -> Result:
     record, lengths, left = json.loads(bytes(data[:description]))
     parts, at = [], description
     for length in lengths:
@@ -316,8 +318,8 @@ class TaskEnd:
         self._refuge = refuge
         found = os.fstat(theirs.fileno())
         self._identity = found.st_dev, found.st_ino
-        self._handed = 0
-        self._asked = 0
+        self._sent_results = 0
+        self._requests = 0
         self._lost: BrokenError | None = None  # set when a result was left in shared memory
 
     def close(self) -> None:
@@ -376,24 +378,24 @@ class TaskEnd:
             self._check()
             kind = _Kind.RESULT
             for portion in _messages(pieces, sum(sizes), self._most_bytes()):
-                self._send(kind, self._handed, sizes, portion)
+                self._send(kind, self._sent_results, sizes, portion)
                 kind = _Kind.DATA
         except BrokenError as error:
             if _HEAD.size + sum(sizes) > len(self._refuge):
                 raise
-            self._leave_behind(sizes, pieces)
+            self._store_in_refuge(sizes, pieces)
             self._lost = error
-        self._handed += 1
+        self._sent_results += 1
 
     def _most_bytes(self) -> int:
         """Return the limit of one message; the kernel may have lowered the buffer's size."""
         buffer_bytes = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         return min(_MOST_BYTES, buffer_bytes // 4)
 
-    def _leave_behind(self, sizes: tuple[int, int], pieces: Sequence[Buffer]) -> None:
+    def _store_in_refuge(self, sizes: tuple[int, int], pieces: Sequence[Buffer]) -> None:
         """Store a result in shared memory, which the supervisor reads after the end."""
         self._refuge[_HEAD.size : _HEAD.size + sum(sizes)] = b"".join(pieces)
-        head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._handed, *sizes)
+        head = _HEAD.pack(self._own_mark, _Kind.RESULT, self._sent_results, *sizes)
         self._refuge[: _HEAD.size] = head
 
     def written(self) -> list[int]:
@@ -402,31 +404,32 @@ class TaskEnd:
         Raises:
             BrokenError: The supervisor cannot be reached.
         """
-        return list(self._ask(_Kind.WRITTEN))
+        return list(self._request(_Kind.WRITTEN))
 
-    def goes_on(self) -> bool:
+    def request_next_call(self) -> bool:
         """Return whether the next call may begin; output from now on belongs to that call.
 
         Raises:
             BrokenError: The supervisor cannot be reached.
         """
-        return bool(self._ask(_Kind.GOES_ON))
+        return bool(self._request(_Kind.NEXT_CALL))
 
-    def _ask(self, kind: _Kind) -> Any:
+    def _request(self, kind: _Kind) -> Any:
         if self._lost is not None:
             raise self._lost
-        self._asked += 1
+        self._requests += 1
         while True:
             self._check()
-            self._send(kind, self._asked)
-            with contextlib.suppress(BlockingIOError):  # the function may have read the answer
+            self._send(kind, self._requests)
+            with contextlib.suppress(BlockingIOError):  # the function may have read the reply
                 while True:
-                    mark, said, number, what = self._hear()
-                    if (mark, said, number) == (self._their_mark, _Kind.ANSWER, self._asked):
-                        return json.loads(what)
+                    mark, reply_kind, number, body = self._receive()
+                    is_theirs = mark == self._their_mark and number == self._requests
+                    if is_theirs and reply_kind == _Kind.REPLY:
+                        return json.loads(body)
             os.set_blocking(self._socket.fileno(), True)  # the function may have changed it
 
-    def _hear(self) -> tuple[bytes, int, int, bytes]:
+    def _receive(self) -> tuple[bytes, int, int, bytes]:
         """Return mark, kind, number and body of the next message."""
         try:
             data = self._socket.recv(_MOST_BYTES)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from farcall_runtime import channel, envelope
 from farcall_runtime.channel import Slate
-from farcall_runtime.container_output import say
+from farcall_runtime.container_output import log
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.streams import Streams
 
@@ -40,7 +40,7 @@ class Child:
         control: The supervisor's end of the channel.
         records: Description of each finished call.
         left: Number of calls that follow; None before the first has finished.
-        goes_on: Whether the child has begun, or may begin, another call.
+        in_call: Whether the child is in a call, or may begin one.
         status: Exit status as returned by `os.waitstatus_to_exitcode`: negative for a signal; None
             while it runs.
         usage: The kernel's resource usage of the process and the children that it waited for.
@@ -50,14 +50,14 @@ class Child:
         self.payload = _anonymous_file("farcall-payload")
         self.records: list[dict[str, Any]] = []
         self.left: int | None = None
-        self.goes_on = True
+        self.in_call = True
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self._streams = streams
         self._is_stopping = False
         self._parts: list[memoryview] = []  # of all records
         self._why = Slate()
-        self._last_words = Slate()
+        self._failure_text = Slate()
         self.control, theirs = channel.pair()
         # Orphans become children of a container's first process anyway, and end with it.
         first = os.getpid() == 1
@@ -70,7 +70,7 @@ class Child:
                 os.setpgid(0, 0)
                 if not first:
                     _process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                _be_first_to_go()
+                _prefer_for_oom_kill()
                 streams.become_standard()
                 self.control.close()
                 theirs.settle()
@@ -84,7 +84,7 @@ class Child:
                 sources.folder = project
                 task.main(theirs, self.payload, self._why)
             except BaseException as error:
-                self._last_words.write(_in_words(error))
+                self._failure_text.write(_describe(error))
                 # The interpreter's own hook prints it, because the function may have set another.
                 sys.__excepthook__(*sys.exc_info())
                 sys.stdout.flush()
@@ -117,41 +117,41 @@ class Child:
         _make_final(self.payload)
         self.control.go([function, arguments, shared_at, cloudpickle, prefix])
 
-    def listen(self) -> bool | None:
+    def receive(self) -> bool | None:
         """Receive the next message; return whether there was one, None at the end."""
         try:
-            return self.control.listen(self._keep, self._answer)
+            return self.control.receive(self._keep_result, self._reply)
         except EOFError:
             return None
 
-    def _keep(self, result: channel.Result) -> None:
+    def _keep_result(self, result: channel.Result) -> None:
         self.records.append(result.record)
         self._parts += result.parts
         self.left = result.left
-        self.goes_on = False  # until it asks
+        self.in_call = False  # until it requests the next call
 
-    def hear_out(self) -> None:
+    def receive_rest(self) -> None:
         """Receive all remaining messages after the task's processes have ended."""
-        while self.listen():
+        while self.receive():
             pass
-        left_behind = self.control.left_behind()
-        if left_behind is not None:
-            self._keep(left_behind)
+        result = self.control.abandoned_result()
+        if result is not None:
+            self._keep_result(result)
         if self.control.has_noise:
-            say("the function wrote to a descriptor that it did not open; the data is ignored")
+            log("the function wrote to a descriptor that it did not open; the data is ignored")
 
-    def last_words(self) -> str:
+    def failure_text(self) -> str:
         """Return why farcall's code in the process failed; empty if it did not."""
-        return self._last_words.read() or self.control.trouble
+        return self._failure_text.read() or self.control.trouble
 
-    def _answer(self, asks_to_go_on: bool) -> Any:
+    def _reply(self, is_next_call: bool) -> Any:
         written = self._streams.written()
-        if not asks_to_go_on:
+        if not is_next_call:
             return written
-        self.goes_on = not self._is_stopping
-        if self.goes_on and self.records:  # output from now on belongs to the next call
+        self.in_call = not self._is_stopping
+        if self.in_call and self.records:  # output from now on belongs to the next call
             self.records[-1]["ended"] = written
-        return self.goes_on
+        return self.in_call
 
     def value(self) -> list[Buffer]:
         """Return the packed parts of all records in pieces, without copying large ones."""
@@ -226,13 +226,15 @@ def _make_final(file: BinaryIO) -> None:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, final)
 
 
-def _in_words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return why farcall's code in the process failed."""
     try:
-        said = str(error)
+        message = str(error)
     except BaseException:
-        said = ""
-    return said if isinstance(error, channel.BrokenError) else f"{type(error).__name__}: {said}"
+        message = ""
+    if isinstance(error, channel.BrokenError):
+        return message
+    return f"{type(error).__name__}: {message}"
 
 
 def adopt_orphans() -> None:
@@ -250,7 +252,7 @@ def children() -> list[int]:
         return []
 
 
-def _be_first_to_go() -> None:
+def _prefer_for_oom_kill() -> None:
     """Make the kernel kill the task, not the supervisor, if memory runs out."""
     with (
         contextlib.suppress(OSError),

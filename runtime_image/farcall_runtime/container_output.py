@@ -99,7 +99,7 @@ class Outlet:
 stdout, stderr = Outlet(1), Outlet(2)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Write a line to the container's stderr."""
     stderr.write(f"farcall: {text}\n".encode(errors="backslashreplace"))
 

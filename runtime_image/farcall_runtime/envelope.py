@@ -50,8 +50,8 @@ CHUNK_HEAD_BYTES = _CHUNK_HEAD.size
 _PACK_HEAD = struct.Struct(">I")
 _PACK_LENGTH = struct.Struct(">Q")
 _REFERS = 1 << 63  # in a length: the bytes are elsewhere, and their digest follows the table
-_GOES_ON = 1 << 62  # in a length: the bytes continue the previous buffer
-_LENGTH = _GOES_ON - 1
+_CONTINUES = 1 << 62  # in a length: the bytes continue the previous buffer
+_LENGTH = _CONTINUES - 1
 ALIGNMENT = 64
 """Alignment of buffers in bytes, so that arrays in them are aligned."""
 
@@ -171,8 +171,8 @@ def seal_index(
         texts: Texts that clients display and containers do not read.
     """
     if texts:
-        said = {"size": len(texts), "sha256": hashlib.sha256(texts).hexdigest()}
-        meta = {**meta, _TEXTS: said}
+        located = {"size": len(texts), "sha256": hashlib.sha256(texts).hexdigest()}
+        meta = {**meta, _TEXTS: located}
     rows = []
     at = _PREFIX.size
     for function, length, digest in entries:
@@ -307,11 +307,11 @@ class Index:
         Raises:
             IntegrityError: The index's entry for them is malformed.
         """
-        said = self.meta.get(_TEXTS)
-        if said is None:
+        located = self.meta.get(_TEXTS)
+        if located is None:
             return None
         try:
-            size, digest = int(said["size"]), bytes.fromhex(said["sha256"])
+            size, digest = int(located["size"]), bytes.fromhex(located["sha256"])
         except (KeyError, TypeError, ValueError) as error:
             raise IntegrityError("the index does not locate the call descriptions") from error
         if not 0 < size <= self._pages_at:
@@ -364,22 +364,22 @@ def pack(parts: Sequence[Sequence[Buffer | Reference]]) -> list[Buffer]:
     digests: list[bytes] = []
     inline: list[list[Buffer]] = []
     for part in parts:
-        goes_on = 0
+        continues = 0
         fresh = True
         for piece in part:
             if isinstance(piece, Reference):
-                lengths.append(piece.size | _REFERS | goes_on)
+                lengths.append(piece.size | _REFERS | continues)
                 digests.append(piece.sha256)
                 inline.append([])
                 fresh = True
             else:
                 if fresh:
-                    lengths.append(goes_on)
+                    lengths.append(continues)
                     inline.append([])
                     fresh = False
                 lengths[-1] += len(piece)
                 inline[-1].append(piece)
-            goes_on = _GOES_ON
+            continues = _CONTINUES
         if not part:
             lengths.append(0)
             inline.append([])
@@ -496,7 +496,7 @@ def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[lis
                 raise IntegrityError("packed buffers end before their last byte")
             piece = view[at : at + many]
             at += many
-        if not length & _GOES_ON:
+        if not length & _CONTINUES:
             parts.append([piece])
         elif parts:
             parts[-1].append(piece)
@@ -646,15 +646,15 @@ def receipted(key: bytes, context: str, data: Buffer, tasks: int) -> set[int]:
     return {n for n in range(count) if delivered[n >> 3] >> (n & 7) & 1}
 
 
-def seal_note(key: bytes, context: str, said: dict[str, Any]) -> list[Buffer]:
+def seal_note(key: bytes, context: str, content: dict[str, Any]) -> list[Buffer]:
     """Frame and sign a note on a retry.
 
     Args:
         key: The outcome key of the bundle whose tasks run again.
         context: The note's key in the bucket.
-        said: Content of the note, JSON.
+        content: Content of the note, JSON.
     """
-    return _seal_plain(NOTE, key, context, json.dumps(said).encode())
+    return _seal_plain(NOTE, key, context, json.dumps(content).encode())
 
 
 def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
@@ -664,8 +664,8 @@ def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
         IntegrityError: Its writer did not have the key, or it is for another place.
         VersionMismatchError: It has another protocol version.
     """
-    said = _open_plain(NOTE, key, context, data)
-    return _read_meta(said, 0, len(said))
+    content = _open_plain(NOTE, key, context, data)
+    return _read_meta(content, 0, len(content))
 
 
 def _seal_plain(kind: bytes, key: bytes, context: str, data: Buffer) -> list[Buffer]:

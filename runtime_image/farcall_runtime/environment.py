@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
-from farcall_runtime.container_output import say
+from farcall_runtime.container_output import log
 from farcall_runtime.contract import ExitCode, Location, is_digest
 from farcall_runtime.envelope import IntegrityError, Reference, VersionMismatchError
 from farcall_runtime.storage import (
@@ -47,8 +47,8 @@ from farcall_runtime.storage import (
 _FORMAT = "zip"
 _ARCHITECTURES = {"aarch64": "arm64"}
 _WORKERS = 2
-_LOOK_S = 0.1
-_TELL_S = 10.0
+_POLL_S = 0.1
+_REPORT_S = 10.0
 _FILE_SYSTEM_SHARE = 0.05
 """Extra space of files for partial blocks, as a share of their bytes."""
 
@@ -119,8 +119,8 @@ def prepare(
         if code is None:
             raise
         raise RefusedError(code, str(error)) from error
-    if (took_s := time.monotonic() - began) > _TELL_S:
-        say(f"{len(distributions)} packages are ready after {took_s:.0f} s")
+    if (took_s := time.monotonic() - began) > _REPORT_S:
+        log(f"{len(distributions)} packages are ready after {took_s:.0f} s")
     return prefix
 
 
@@ -225,10 +225,10 @@ def read_manifest(data: bytes) -> Manifest:
         VersionMismatchError: This runtime does not know its format.
     """
     try:
-        said = json.loads(data)
-        kind = str(said["format"])
-        rows = [Distribution(*each) for each in said["distributions"]]
-        found = Manifest(str(said["python"]), str(said["architecture"]), rows)
+        document = json.loads(data)
+        kind = str(document["format"])
+        rows = [Distribution(*each) for each in document["distributions"]]
+        found = Manifest(str(document["python"]), str(document["architecture"]), rows)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise IntegrityError("the list of packages is not readable") from error
     if kind != _FORMAT:
@@ -265,7 +265,7 @@ def _make_home(distributions: Sequence[Distribution]) -> Path:
         remove(home / "environment")
         raise _NoRoomError(_no_room(home, needed, free))
     if os.statvfs(home).f_flag & os.ST_NOEXEC:
-        say(f"{home.parent} is mounted noexec: compiled packages cannot be imported from there")
+        log(f"{home.parent} is mounted noexec: compiled packages cannot be imported from there")
     return home
 
 
@@ -305,7 +305,7 @@ class _Maker:
         try:
             for folder in (archives, unpacked, merged):
                 folder.mkdir()
-            workers = _Workers(min(_WORKERS, len(distributions)), self._look)
+            workers = _Workers(min(_WORKERS, len(distributions)), self._check_stopped)
             with contextlib.closing(workers):
                 # Fetch the largest first, but keep the manifest's numbers, because the merge
                 # follows them.
@@ -319,7 +319,7 @@ class _Maker:
                 workers.finish()
             for number in range(len(distributions)):
                 _merge(str(unpacked / str(number)), str(merged))
-                self._look()
+                self._check_stopped()
             _complete(merged)
             merged.rename(self._prefix)
             for folder in (archives, unpacked):
@@ -336,7 +336,7 @@ class _Maker:
         free = shutil.disk_usage(self._home).free
         return f"{_no_room(self._home, self._needed, free)}: the disk became full"
 
-    def _look(self) -> None:
+    def _check_stopped(self) -> None:
         if self._is_stopped():
             raise _StoppedError("the task was stopped while its packages were downloaded")
 
@@ -346,7 +346,7 @@ class _Maker:
         """Store verified archives on this disk; yield each number when it is complete."""
         keys = [self._where.package_key(distributions[number].sha256) for number in order]
         sizes = [distributions[number].size for number in order]
-        fetched, told_at = 0, time.monotonic()
+        fetched, reported_at = 0, time.monotonic()
         ranges = [(key, 0, size) for key, size in zip(keys, sizes, strict=True)]
         with contextlib.closing(self._storage.stream_all(ranges)) as pieces:
             for at, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
@@ -354,14 +354,14 @@ class _Maker:
                 digest = hashlib.sha256()
                 with (folder / str(number)).open("xb") as file:
                     for _, piece in group:
-                        self._look()
+                        self._check_stopped()
                         digest.update(piece)
                         file.write(piece)
                         fetched += len(piece)
-                        if time.monotonic() - told_at > _TELL_S:
-                            told_at = time.monotonic()
+                        if time.monotonic() - reported_at > _REPORT_S:
+                            reported_at = time.monotonic()
                             there, total = _in_megabytes(fetched), _in_megabytes(sum(sizes))
-                            say(f"downloading packages: {there} of {total}")
+                            log(f"downloading packages: {there} of {total}")
                 if digest.hexdigest() != each.sha256:
                     raise IntegrityError(
                         f"the content of {keys[at]} ({each}) does not match its name"
@@ -378,11 +378,11 @@ class _Workers:
 
     Args:
         count: Number of processes.
-        look: Called repeatedly while waiting; raises to stop.
+        check_stopped: Called repeatedly while waiting; raises to stop.
     """
 
-    def __init__(self, count: int, look: Callable[[], None]) -> None:
-        self._look = look
+    def __init__(self, count: int, check_stopped: Callable[[], None]) -> None:
+        self._check_stopped = check_stopped
         self._oom_kills = memory.oom_kills()
         self._processes = [_start() for _ in range(count)]
         self._loads = [0] * count
@@ -399,7 +399,7 @@ class _Workers:
 
     def unpack(self, wanted: Distribution, archive: Path, folder: Path) -> None:
         """Assign an archive to the least loaded process."""
-        self._look_for_failure()
+        self._check_workers()
         number = self._loads.index(min(self._loads))
         self._loads[number] += wanted.unpacked
         home = archive.parents[1]
@@ -426,13 +426,13 @@ class _Workers:
                     each.stdin.close()
         for each in self._processes:
             while True:
-                self._look()
+                self._check_stopped()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    each.wait(_LOOK_S)
+                    each.wait(_POLL_S)
                     break
             self._judge(each)
 
-    def _look_for_failure(self) -> None:
+    def _check_workers(self) -> None:
         for each in self._processes:
             if each.poll() is not None:
                 self._judge(each)
@@ -441,12 +441,12 @@ class _Workers:
         """Raise if a worker has not completed all its orders."""
         if process.wait() == 0:
             return
-        said = process.stdout.read() if process.stdout is not None else b""
+        output = process.stdout.read() if process.stdout is not None else b""
         try:
-            answer = json.loads(said)
+            failure = json.loads(output)
         except ValueError:
-            answer = {}
-        match answer:
+            failure = {}
+        match failure:
             case {"kind": unpacking.REFUSED, "name": name, "text": text}:
                 raise IntegrityError(f"the archive of {name} is invalid: {text}")
             case {"kind": unpacking.FULL}:

@@ -61,8 +61,8 @@ def capture(
         )
         if data is not None:
             parts.append([data])
-    told = {"chain": chain, "traceback": with_traceback(error, stack), "place": _place(stack)}
-    return told, parts
+    record = {"chain": chain, "traceback": with_traceback(error, stack), "place": _place(stack)}
+    return record, parts
 
 
 def _place(stack: TracebackType | None) -> str:
@@ -286,10 +286,10 @@ def _can_pickle(value: object) -> bool:
     return _tried(lambda: bool(pickles.dump_whole(value)), lambda _: False)
 
 
-def _tried(ask: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
+def _tried(call: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
     """Call a function that runs the user's code, which may raise any exception."""
     try:
-        return ask()
+        return call()
     except BaseException as broken:
         return otherwise(broken)
 

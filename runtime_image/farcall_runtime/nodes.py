@@ -55,16 +55,16 @@ def node() -> Node:
     Outside of jobs, and in jobs on one node, that is node 0 of 1 with address 127.0.0.1. Processes
     that the function starts get the same node.
     """
-    told = os.environ
-    count = int(told.get(ENV_OWN_NODES) or told.get(ENV_NODES, "1"))
+    environment = os.environ
+    count = int(environment.get(ENV_OWN_NODES) or environment.get(ENV_NODES, "1"))
     if count == 1:
         return Node(0, 1, _HERE)
-    index = told.get(ENV_OWN_NODE_INDEX) or told.get(ENV_NODE_INDEX, "0")
-    address = told.get(ENV_OWN_MAIN_ADDRESS) or told.get(ENV_MAIN_ADDRESS, _HERE)
+    index = environment.get(ENV_OWN_NODE_INDEX) or environment.get(ENV_NODE_INDEX, "0")
+    address = environment.get(ENV_OWN_MAIN_ADDRESS) or environment.get(ENV_MAIN_ADDRESS, _HERE)
     return Node(int(index), count, address)
 
 
-def tell_address(environment: MutableMapping[str, str]) -> None:
+def set_main_address(environment: MutableMapping[str, str]) -> None:
     """Add the main node's address to its own environment, because Batch leaves it out.
 
     If the platform provides a host name, its address replaces it. The name may be resolvable a

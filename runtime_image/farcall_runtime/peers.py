@@ -19,10 +19,10 @@ from typing import Any
 
 from farcall_runtime import envelope
 from farcall_runtime.bundle import LARGEST_OUTCOME_BYTES, Assignment
-from farcall_runtime.container_output import say
+from farcall_runtime.container_output import log
 from farcall_runtime.contract import ExitCode, OutcomeStatus
 from farcall_runtime.storage import NotFoundError, Storage, TooShortError
-from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
+from farcall_runtime.waiting import POLL_S, NoThreadError, start_thread
 
 _SOONEST_S, _LATEST_S = 0.25, 5.0
 _SHARE = 0.1
@@ -50,7 +50,7 @@ class Peers:
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._has_said = False
+        self._has_reported = False
 
     def start(self) -> None:
         """Start to poll in a thread."""
@@ -58,7 +58,7 @@ class Peers:
             try:
                 self._thread = start_thread(self._run, "farcall-nodes")
             except NoThreadError as error:
-                self._say(f"the other nodes cannot be checked while the task runs: {error}")
+                self._report(f"the other nodes cannot be checked while the task runs: {error}")
 
     def wait(self, until: Callable[[], float]) -> None:
         """Wait until all outcomes have arrived or one reports a failure.
@@ -73,14 +73,14 @@ class Peers:
         while self._is_open() and time.monotonic() < until():
             self.start()
             if self._thread is None:
-                self._look()
+                self._poll()
                 time.sleep(_SOONEST_S)
-            self._news.wait(LOOK_S)
+            self._news.wait(POLL_S)
 
-    def has_one_failed_by_itself(self) -> bool:
+    def poll_for_failure(self) -> bool:
         """Poll once; return whether a node failed without having been stopped."""
         if self._is_open():
-            self._look()
+            self._poll()
         return self.failed is not None and self.failed["status"] != OutcomeStatus.TERMINATED
 
     def close(self) -> None:
@@ -96,15 +96,15 @@ class Peers:
             waited_s = time.monotonic() - self._since
             self._wake.wait(min(_LATEST_S, max(_SOONEST_S, _SHARE * waited_s)))
             self._wake.clear()
-            self._look()
+            self._poll()
         self._news.set()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             there = self._storage.names(self._job.where.nodes_prefix(self._job.attempt))
             found = [self._read(node) for node in self.left.intersection(map(_number, there))]
         except Exception as error:  # the next poll may succeed after any error
-            self._say(f"the other nodes' results cannot be listed at the moment: {error}")
+            self._report(f"the other nodes' results cannot be listed at the moment: {error}")
             return
         known = [meta for meta in found if meta is not None]
         failed = [meta for meta in known if meta["code"] != ExitCode.RETURNED]
@@ -129,10 +129,10 @@ class Peers:
                 "ended_at": time.time(),
             }
 
-    def _say(self, text: str) -> None:
-        if not self._has_said:
-            self._has_said = True
-            say(text)
+    def _report(self, text: str) -> None:
+        if not self._has_reported:
+            self._has_reported = True
+            log(text)
 
 
 def _number(name: str) -> int:

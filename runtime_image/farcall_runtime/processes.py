@@ -33,7 +33,7 @@ def install() -> None:
     If `multiprocessing` is not imported yet, this takes effect when it is.
     """
     if _REDUCTION in sys.modules:
-        _teach(sys.modules[_REDUCTION])
+        _patch(sys.modules[_REDUCTION])
     elif _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
@@ -59,15 +59,15 @@ class _Finder:
             return spec
         execute = spec.loader.exec_module
 
-        def execute_and_teach(module: Any) -> None:
+        def execute_and_patch(module: Any) -> None:
             execute(module)
-            _teach(module)
+            _patch(module)
 
-        spec.loader.exec_module = execute_and_teach  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
         return spec
 
 
-def _teach(reduction: Any) -> None:
+def _patch(reduction: Any) -> None:
     # Patch the class itself: modules of multiprocessing hold it under names of their own.
     reduction.ForkingPickler.reducer_override = _reduce
 
@@ -107,7 +107,7 @@ def _pickler() -> Any:
             if type(value) is not FunctionType or not isinstance(recipe, tuple):
                 return recipe
             variables = value.__globals__
-            name = _enter(variables)
+            name = _shared_name(variables)
             if name is None or recipe[-1] is not internals._function_setstate:
                 return recipe
             make, (code, _, *rest), *state, _ = recipe
@@ -129,7 +129,7 @@ class _Namespace:
 
 def namespace(name: str, variables: dict[str, Any]) -> dict[str, Any]:
     """Return a module's variables in this process; new ones are those of the pickle."""
-    _look_around()
+    _register_modules()
     return _namespaces.setdefault(name, variables)
 
 
@@ -143,12 +143,12 @@ def _add_state(function: Any, state: Any) -> None:
     internals._function_setstate(function, (attributes, {**slots, "__globals__": new}))
 
 
-def _enter(variables: dict[str, Any]) -> str | None:
+def _shared_name(variables: dict[str, Any]) -> str | None:
     """Return the name under which processes share a module's variables, if they do.
 
     A second module of the same name, as created by `exec`, keeps its own variables.
     """
-    _look_around()
+    _register_modules()
     name = variables.get("__name__")
     if not isinstance(name, str) or _is_importable(name, variables):
         return None
@@ -159,7 +159,7 @@ def _is_importable(name: str, variables: dict[str, Any]) -> bool:
     return getattr(sys.modules.get(name), "__dict__", None) is variables
 
 
-def _look_around() -> None:
+def _register_modules() -> None:
     """Register the modules that came with the call; forked processes have them too."""
     global _call
     left, _call = [_call], None

@@ -98,9 +98,9 @@ def _compare(packages: environment.Manifest) -> None:
     differences = packages.differences()
     if differences:
         more = len(differences) - _MOST_DIFFERENCES
-        told = ", ".join(differences[:_MOST_DIFFERENCES])
-        _say(
-            f"packages of the job that this Python lacks: {told}"
+        listed = ", ".join(differences[:_MOST_DIFFERENCES])
+        _print(
+            f"packages of the job that this Python lacks: {listed}"
             + (f", and {more} more" if more > 0 else "")
         )
 
@@ -130,7 +130,7 @@ def _call(function: Any, args: Any, kwargs: Any, *, debug: bool) -> int:
         if debug and stack is not None:
             _debug(stack)
         return code
-    _say(f"the call returned after {time.perf_counter() - began:.1f} s")
+    _print(f"the call returned after {time.perf_counter() - began:.1f} s")
     print(repr(value))  # noqa: T201
     return 0
 
@@ -167,11 +167,11 @@ def levels_up(stack: TracebackType) -> int:
 
 
 def _fail(text: str) -> int:
-    _say(text)
+    _print(text)
     return 1
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.flush()
     print(f"farcall: {text}", file=sys.stderr, flush=True)  # noqa: T201
 

@@ -30,7 +30,7 @@ from farcall_runtime.bundle import (
     stored_code,
 )
 from farcall_runtime.child import Child
-from farcall_runtime.container_output import say
+from farcall_runtime.container_output import log
 from farcall_runtime.contract import CallStatus, ExitCode, OutcomeStatus
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.peers import Peers
@@ -40,7 +40,7 @@ from farcall_runtime.times import Times
 
 _STREAM_RETRY_S = 20.0
 _REFUSAL_S = 10.0  # the exit code is informative enough
-_LOOK_S, _LOOK_AGAIN_S = 0.5, 0.05
+_POLL_S, _HELD_POLL_S = 0.5, 0.05
 _MESSAGES = 32  # maximum messages in a row before output and deadlines are handled again
 
 _SETTLE_S = 2.0
@@ -112,7 +112,7 @@ class Supervisor:
             if self._times.terminated_at is not None:
                 return ExitCode.TERMINATED
             if refusal.code == ExitCode.BUNDLE_MISSING and assignment.attempt > 1:
-                say(str(refusal))
+                log(str(refusal))
                 return refusal.code  # most likely the result was delivered: no caller waits
             self._times.end(_REFUSAL_S)
             return self._store(OutcomeStatus.REFUSED, refusal.code, {"detail": str(refusal)})
@@ -147,12 +147,12 @@ class Supervisor:
         Raises:
             RefusedError: S3 cannot be reached, or the stored outcome is not this job's.
         """
-        stored = self._code_before() if self.assignment.attempt > 1 else None
+        stored = self._earlier_code() if self.assignment.attempt > 1 else None
         if stored is not None or not self.assignment.may_be_cancelled:
             return stored
         return ExitCode.CANCELLED if is_cancelled(self.assignment, self._storage) else None
 
-    def _code_before(self) -> ExitCode | None:
+    def _earlier_code(self) -> ExitCode | None:
         """Return the exit code if an earlier attempt died after it was done, else None.
 
         Raises:
@@ -162,7 +162,7 @@ class Supervisor:
         stored = stored_code(job, self._storage)
         if stored is not None:
             if stored == ExitCode.RETURNED:  # maybe stored twice before that attempt died
-                self._take_back(self._storage, job.where.outcome_key(job.entry))
+                self._delete_duplicate(self._storage, job.where.outcome_key(job.entry))
             return stored
         try:
             # Clients delete only successful outcomes.
@@ -201,29 +201,29 @@ class Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._child.control, selectors.EVENT_READ)
-            while not self._child.reap() and not self._times.is_beyond_reach():
+            while not self._child.reap() and not self._times.is_unkillable():
                 held = self._choose(selector)
-                wait_s = self._times.until_due(_LOOK_AGAIN_S if held else _LOOK_S)
+                wait_s = self._times.until_due(_HELD_POLL_S if held else _POLL_S)
                 for ready, _ in selector.select(wait_s):
                     if ready.fileobj is self._wake:
                         self._wake.recv(4096)
                     elif ready.fileobj is self._child.control:
-                        if self._listen() is None:
+                        if self._receive() is None:
                             selector.unregister(ready.fileobj)
                     else:
                         self._streams.pump(ready.data)
                 self._keep_time()
 
-    def _listen(self) -> bool | None:
+    def _receive(self) -> bool | None:
         """Receive messages; return whether there were any, None at the end.
 
         A large result takes several messages. Every other message gets a reply before the next one
         arrives.
         """
         for _ in range(_MESSAGES):
-            heard = self._child.listen()
-            if not heard or not self._child.control.is_receiving():
-                return heard
+            received = self._child.receive()
+            if not received or not self._child.control.is_receiving():
+                return received
         return True
 
     def _choose(self, selector: selectors.BaseSelector) -> bool:
@@ -255,7 +255,7 @@ class Supervisor:
             return
         if self._child.left == 0:
             stayed_s = time.monotonic() - self._times.done_at
-            say(
+            log(
                 f"killing the task's process, which has not exited for {stayed_s:.0f} s after its "
                 "last result: it waits for another process or an atexit handler"
             )
@@ -270,20 +270,20 @@ class Supervisor:
     def _judge(self) -> _End:
         """Determine how this node's attempt ended."""
         child, times = self._child, self._times
-        child.hear_out()
+        child.receive_rest()
         records = child.records
-        results: dict[str, Any] = {"results": records, "begun": len(records) + child.goes_on}
+        results: dict[str, Any] = {"results": records, "begun": len(records) + child.in_call}
         if self.assignment.nodes > 1:
             results["ended_at"] = time.time()  # the first of several failures decides
         late = times.timed_out  # the function was interrupted before any SIGTERM
         if times.was_stopped and not late:
             return OutcomeStatus.TERMINATED, ExitCode.TERMINATED, results
-        was_told = late or times.stopped_at is not None
-        if child.left == 0 and not (was_told and _was_interrupted(records)):
+        was_signaled = late or times.stopped_at is not None
+        if child.left == 0 and not (was_signaled and _was_interrupted(records)):
             return OutcomeStatus.DONE, _code_of(records), results
         if late:
             return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
-        if was_told:
+        if was_signaled:
             return OutcomeStatus.PEER_FAILED, ExitCode.CHILD_KILLED, results
         return self._judge_death(results)
 
@@ -291,7 +291,7 @@ class Supervisor:
         """Determine why the task's process ended early without being stopped."""
         child = self._child
         if child.status is not None and child.status >= 0:
-            results["detail"] = child.last_words()
+            results["detail"] = child.failure_text()
             return OutcomeStatus.EXITED, ExitCode.CHILD_KILLED, results
         if memory.oom_kills() > self._oom_kills:
             results["memory_peak_bytes"] = memory.peak_bytes()
@@ -307,9 +307,9 @@ class Supervisor:
         platform stops all nodes because one of them failed, that node decides.
         """
         times = self._times
-        if status is OutcomeStatus.TERMINATED and peers.has_one_failed_by_itself():
+        if status is OutcomeStatus.TERMINATED and peers.poll_for_failure():
             status = OutcomeStatus.PEER_FAILED
-        self._hear(peers, status, code)
+        self._wait_for_peers(peers, status, code)
         if code != ExitCode.RETURNED and status != OutcomeStatus.PEER_FAILED:
             return status, code, results
         if peers.failed is not None:
@@ -323,7 +323,7 @@ class Supervisor:
         results["missing"] = missing
         return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
 
-    def _hear(self, peers: Peers, status: OutcomeStatus, code: ExitCode) -> None:
+    def _wait_for_peers(self, peers: Peers, status: OutcomeStatus, code: ExitCode) -> None:
         """Wait for the other nodes' outcomes for as long as they may matter."""
         times = self._times
         if code == ExitCode.RETURNED:
@@ -338,7 +338,7 @@ class Supervisor:
         job = self.assignment
         usage = self._usage()
         if usage:
-            say(contract.usage_text(usage["wall_s"], usage["cpu_s"], usage["peak_memory_bytes"]))
+            log(contract.usage_text(usage["wall_s"], usage["cpu_s"], usage["peak_memory_bytes"]))
         meta: dict[str, Any] = {
             "status": status,
             "code": code.value,
@@ -371,12 +371,12 @@ class Supervisor:
                 return code
             created = storage.create(key, pieces)
         except StorageError as error:
-            say(f"the result ({status.value}) could not be stored: {error}")
+            log(f"the result ({status.value}) could not be stored: {error}")
             return self._without_outcome(code)
         if created is Created.BEFORE:
-            code = self._code_there(storage, code)
+            code = self._existing_code(storage, code)
         if created is not Created.NOW and code == ExitCode.RETURNED:
-            self._take_back(storage.bounded(_STREAM_RETRY_S, self._times.give_up_at), key)
+            self._delete_duplicate(storage.bounded(_STREAM_RETRY_S, self._times.give_up_at), key)
         return code
 
     def _place(self) -> dict[str, Any]:
@@ -395,7 +395,7 @@ class Supervisor:
             return job.where.outcome_key(job.entry)
         return job.where.attempt_key(job.entry, job.attempt)
 
-    def _take_back(self, storage: Storage, key: str) -> None:
+    def _delete_duplicate(self, storage: Storage, key: str) -> None:
         """Delete an outcome that was stored again after a client had collected it.
 
         Of three requests, the second may have stored the outcome without its response arriving,
@@ -405,9 +405,9 @@ class Supervisor:
             if is_delivered(self.assignment, storage):
                 storage.delete(key)
         except StorageError as error:
-            say(f"cannot check whether the result was stored twice: {error}")
+            log(f"cannot check whether the result was stored twice: {error}")
 
-    def _code_there(self, storage: Storage, code: ExitCode) -> ExitCode:
+    def _existing_code(self, storage: Storage, code: ExitCode) -> ExitCode:
         """Return the exit code if an outcome exists already.
 
         It may be this container's, stored by a request whose response was lost, or another run's
@@ -416,7 +416,7 @@ class Supervisor:
         try:
             stored = stored_code(self.assignment, storage)
         except RefusedError as refusal:
-            say(str(refusal))
+            log(str(refusal))
             return refusal.code if refusal.code == ExitCode.OUTCOME_OCCUPIED else code
         return code if stored is None else stored  # None: the client has collected it already
 
@@ -464,7 +464,7 @@ def run(environment: Mapping[str, str], times: Times | None = None) -> int:
     try:
         assignment = Assignment.read(environment)
     except RefusedError as refusal:
-        say(str(refusal))
+        log(str(refusal))
         code = refusal.code
     else:
         supervisor = Supervisor(assignment, environment, times)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from farcall_runtime import contract, envelope
 from farcall_runtime.envelope import Buffer
 from farcall_runtime.transient_errors import EXPIRED, PASSING, is_unknown
-from farcall_runtime.waiting import LOOK_S, NoAnswerError, ask, calm
+from farcall_runtime.waiting import POLL_S, NoResponseError, call_in_thread, convert_panic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -341,11 +341,11 @@ class Storage:
         """
         import obstore
 
-        def ask_all(store: ObjectStore) -> list[str]:
+        def list_all(store: ObjectStore) -> list[str]:
             pages = obstore.list(store, prefix)
             return [each["path"][len(prefix) :] for page in pages for each in page]
 
-        found: list[str] = self._call(prefix, 0, ask_all)
+        found: list[str] = self._call(prefix, 0, list_all)
         return found
 
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
@@ -509,8 +509,8 @@ class Storage:
             try:
                 store = self._store  # another thread may reset it
                 if store is None:
-                    store = self._store = calm(self._open)
-                return ask(
+                    store = self._store = convert_panic(self._open)
+                return call_in_thread(
                     functools.partial(request, store),
                     self._patience_s + size / _SLOWEST_BYTES_S,
                     self._deadline,
@@ -521,7 +521,8 @@ class Storage:
                     raise known from error
                 # Keep the first reason of unanswered attempts, because later ones only repeat that
                 # obstore's runtime is missing.
-                if not (isinstance(error, NoAnswerError) and (reason or error.__cause__ is None)):
+                is_unanswered = isinstance(error, NoResponseError)
+                if not is_unanswered or (not reason and error.__cause__ is not None):
                     reason = _brief(error)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             self._store = None
@@ -532,7 +533,7 @@ class Storage:
         while (now := time.monotonic()) < wake:
             if wake > min(stop, self._deadline()):
                 return False
-            time.sleep(min(LOOK_S, wake - now))
+            time.sleep(min(POLL_S, wake - now))
         return True
 
 
@@ -560,7 +561,7 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
     from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
 
     text = where + _brief(error)
-    if isinstance(error, NoAnswerError):
+    if isinstance(error, NoResponseError):
         return StorageError(text if reason in text else f"{text}; before that: {reason}")
     if (known_by_code := _by_code(text)) is not None:
         return known_by_code
@@ -572,8 +573,8 @@ def _translate(error: Exception, where: str, reason: str) -> StorageError:
     for kind, known in by_class.items():
         if isinstance(error, kind):
             return known(text)
-    for said, known in _BY_TEXT.items():
-        if said in text:
+    for pattern, known in _BY_TEXT.items():
+        if pattern in text:
             return known(text)
     if isinstance(error, (BaseError, OSError)):
         return StorageError(text)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from farcall_runtime import container_output, envelope
-from farcall_runtime.container_output import Outlet, say
+from farcall_runtime.container_output import Outlet, log
 from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.storage import DeniedError, Storage, UnfitError
-from farcall_runtime.waiting import LOOK_S, NoThreadError, start_thread
+from farcall_runtime.waiting import POLL_S, NoThreadError, start_thread
 
 INLINE_BYTES = 1024 * 1024
 """Maximum unstored output of a stream that is stored inside the outcome: 1 MiB."""
@@ -28,7 +28,7 @@ _STEP_S, _LEAST_STEP_S = 0.25, 0.02
 _GIVE_UP_S = 1.0  # later than the deadline of its own requests
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
-LOOK_AGAIN_S = 8.0
+MARK_POLL_S = 8.0
 """Interval between checks of the follow marker in seconds.
 
 A check costs a tenth of a chunk's request, and a followed task stores a chunk about this often.
@@ -41,13 +41,13 @@ class Mark:
     Args:
         where: The task's location in the bucket.
         index: Array index of the task.
-        again_s: Minimum interval between two checks in seconds.
+        poll_s: Minimum interval between two checks in seconds.
     """
 
-    def __init__(self, where: Location, index: int, again_s: float = LOOK_AGAIN_S) -> None:
+    def __init__(self, where: Location, index: int, poll_s: float = MARK_POLL_S) -> None:
         self._key = where.followed_key(index)
-        self._again_s = again_s
-        self._look_at = -math.inf
+        self._poll_s = poll_s
+        self._next_poll = -math.inf
         self._version: object = None
         self._followed_until = -math.inf
 
@@ -58,12 +58,12 @@ class Mark:
         it.
         """
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + self._again_s
+        if now >= self._next_poll:
+            self._next_poll = now + self._poll_s
             try:
                 version = storage.version(self._key)
             except (DeniedError, UnfitError):
-                self._look_at = math.inf
+                self._next_poll = math.inf
                 version = self._version
             except Exception:  # most likely the marker does not exist; the caller continues
                 version = self._version
@@ -80,14 +80,14 @@ class Limits(NamedTuple):
         later_s: Maximum wait after many chunks, if no reader follows, in seconds.
         chunk_bytes: Size of a chunk; this much output is stored without waiting.
         pending_bytes: Maximum unstored bytes; beyond it, the pipe is left to fill.
-        look_s: Minimum interval between two checks of the follow marker, in seconds.
+        mark_poll_s: Minimum interval between two checks of the follow marker, in seconds.
     """
 
     soon_s: float = 2.0
     later_s: float = 10.0
     chunk_bytes: int = 8 * 1024 * 1024
     pending_bytes: int = 64 * 1024 * 1024
-    look_s: float = LOOK_AGAIN_S
+    mark_poll_s: float = MARK_POLL_S
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Limits:
@@ -96,7 +96,7 @@ class Limits(NamedTuple):
         if not stream_s:
             return cls()
         seconds = float(stream_s)
-        return cls(soon_s=seconds, later_s=seconds, look_s=min(seconds, LOOK_AGAIN_S))
+        return cls(soon_s=seconds, later_s=seconds, mark_poll_s=min(seconds, MARK_POLL_S))
 
 
 class Stream:
@@ -140,8 +140,8 @@ class Stream:
 
     def describe(self) -> dict[str, Any]:
         """Return the outcome's description of the stream, without its bytes."""
-        said = {"chunks": self.chunks, "stored": self.stored, "dropped": self.dropped}
-        return {**said, "gaps": self.gaps} if self.gaps else said
+        counts = {"chunks": self.chunks, "stored": self.stored, "dropped": self.dropped}
+        return {**counts, "gaps": self.gaps} if self.gaps else counts
 
 
 class Streams:
@@ -171,7 +171,7 @@ class Streams:
             Stream(name, getattr(container_output, name)) for name in STREAMS
         )
         self._where, self._index, self._attempt, self._key = where, index, attempt, key
-        self.mark = Mark(where, index, limits.look_s)
+        self.mark = Mark(where, index, limits.mark_poll_s)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -207,7 +207,7 @@ class Streams:
             try:
                 self._thread = start_thread(run, "farcall-streams")
             except NoThreadError as error:
-                say(f"output cannot be stored while the task runs: {error}")
+                log(f"output cannot be stored while the task runs: {error}")
                 return False
         return True
 
@@ -274,7 +274,7 @@ class Streams:
                 with self._lock:
                     self._is_given_up = True
                 break
-            self._thread.join(LOOK_S)
+            self._thread.join(POLL_S)
         self._thread = None
         for stream in self.both:
             while len(stream.pending) > INLINE_BYTES:
@@ -316,7 +316,7 @@ class Streams:
                 data = bytes(stream.pending[: stream.trying])
             storage.put(name, envelope.seal_chunk(self._key, name, data))
         except Exception as error:  # the task continues after any error
-            say(f"output could not be stored: {error}")
+            log(f"output could not be stored: {error}")
             return False
         with self._lock:
             if self._is_given_up:

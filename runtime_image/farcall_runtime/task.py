@@ -89,7 +89,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     """
     global _supervisor, _why
     _supervisor, _why = supervisor, why
-    nodes.tell_address(os.environ)
+    nodes.set_main_address(os.environ)
     log_level = os.environ.get(ENV_LOG_LEVEL, LOG_LEVEL)
     for name in (*JOB_ENVIRONMENT, ENV_STREAM_S):
         os.environ.pop(name, None)  # the function must not see the outcome key
@@ -171,14 +171,14 @@ def _hand_over(record: Record, parts: list[Pieces], left: int) -> None:
     """Hand a call's result over to the supervisor; if another call follows, wait."""
     global _stopping
     end_copy(None)  # created by the code that pickles the result
-    goes_on = bool(left) and not _stopping
-    if not goes_on:
+    continues = bool(left) and not _stopping
+    if not continues:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done
     _insist(lambda: _supervisor.hand_over(record, parts, left))
-    if goes_on:
+    if continues:
         _flush()  # now, because the function's replacement streams may hang or raise
         # The supervisor records the output so far. It knows of a SIGTERM that the function caught.
-        _stopping = not _insist(_supervisor.goes_on) or _stopping
+        _stopping = not _insist(_supervisor.request_next_call) or _stopping
 
 
 def _insist(call: Callable[[], Any]) -> Any:
@@ -417,5 +417,5 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _raise_terminated() -> NoReturn:
-    said = _why.read() if _why is not None else ""
-    raise TaskTerminated(said or "received SIGTERM, but not from farcall")
+    reason = _why.read() if _why is not None else ""
+    raise TaskTerminated(reason or "received SIGTERM, but not from farcall")

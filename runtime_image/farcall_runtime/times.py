@@ -110,7 +110,7 @@ class Times:
         at = self._limit()[0] if self._kill_at is None else self._kill_at
         return min(most_s, max(0.0, at - time.monotonic()))
 
-    def is_beyond_reach(self) -> bool:
+    def is_unkillable(self) -> bool:
         """Return whether SIGKILL had no effect, as on a process blocked in the kernel."""
         return time.monotonic() > self._killed_at + _KILL_S
 

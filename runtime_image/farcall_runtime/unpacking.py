@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Iterator
 
 REFUSED, FULL, FAILED = "refused", "full", "failed"
-"""Why an order failed; see `answer_of`."""
+"""Why an order failed; see `describe`."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
@@ -179,7 +179,7 @@ def entry_points(text: str) -> Iterator[tuple[str, str]]:
             yield name, _SCRIPT.format(module=module, attribute=attribute, first=first)
 
 
-def answer_of(error: Exception) -> tuple[str, str]:
+def describe(error: Exception) -> tuple[str, str]:
     """Return the error's kind (`REFUSED`, `FULL` or `FAILED`) and its text."""
     if isinstance(error, UnfitArchiveError):
         return REFUSED, str(error)
@@ -197,7 +197,7 @@ def main() -> int:
             unpack(order["archive"], order["folder"], order["bytes"], order["interpreter"])
             os.unlink(order["archive"])  # noqa: PTH108
         except Exception as error:
-            kind, text = answer_of(error)
+            kind, text = describe(error)
             json.dump({"kind": kind, "text": text, "name": order["name"]}, sys.stdout)
             return 1
     return 0

@@ -9,23 +9,23 @@ from typing import TypeVar
 
 _Value = TypeVar("_Value")
 
-LOOK_S = 0.25
+POLL_S = 0.25
 """Interval between checks of a deadline in seconds; signals may change the deadline."""
 
 
-class NoAnswerError(Exception):
+class NoResponseError(Exception):
     """A call was abandoned, or could not be made in this process's current state."""
 
 
-class NoThreadError(NoAnswerError):
+class NoThreadError(NoResponseError):
     """The container's limit of processes or of memory allows no further thread."""
 
 
-def calm(call: Callable[[], _Value]) -> _Value:
+def convert_panic(call: Callable[[], _Value]) -> _Value:
     """Call into Rust; a panic is not an `Exception` and would pass every handler.
 
     Raises:
-        NoAnswerError: It panicked, for example because the process may not start more threads.
+        NoResponseError: It panicked, for example because the process may not start more threads.
         Exception: Any other exception of the call.
     """
     try:
@@ -33,7 +33,7 @@ def calm(call: Callable[[], _Value]) -> _Value:
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as panic:
-        raise NoAnswerError(f"{type(panic).__name__}: {panic}") from panic
+        raise NoResponseError(f"{type(panic).__name__}: {panic}") from panic
 
 
 def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
@@ -50,7 +50,9 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread:
     return thread
 
 
-def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], float]) -> _Value:
+def call_in_thread(
+    call: Callable[[], _Value], patience_s: float, deadline: Callable[[], float]
+) -> _Value:
     """Make a call that does not block other threads, such as obstore's.
 
     It runs in a separate thread while this thread waits. So signals are handled at once, which a
@@ -62,7 +64,7 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
         deadline: Returns when to stop waiting, `time.monotonic`. It is called repeatedly.
 
     Raises:
-        NoAnswerError: The call was abandoned or panicked.
+        NoResponseError: The call was abandoned or panicked.
         NoThreadError: There was no thread for it.
         Exception: Any other exception of the call.
     """
@@ -73,16 +75,16 @@ def ask(call: Callable[[], _Value], patience_s: float, deadline: Callable[[], fl
 
     def run() -> None:
         try:
-            values.append(calm(call))
+            values.append(convert_panic(call))
         except BaseException as error:  # handled by the caller
             errors.append(error)
         done.set()
 
     start_thread(run, "farcall-request")
-    while not done.wait(LOOK_S):
+    while not done.wait(POLL_S):
         now = time.monotonic()
         if now > min(began + patience_s, deadline()):
-            raise NoAnswerError(f"no response for {now - began:.0f} s")
+            raise NoResponseError(f"no response for {now - began:.0f} s")
     if errors:
         raise errors[0]
     return values[0]

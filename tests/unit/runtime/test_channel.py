@@ -40,7 +40,7 @@ class Ends:
     def hear(self):
         """Receive all pending data; return whether the socket has ended."""
         with contextlib.suppress(EOFError):
-            while self.supervisor.listen(self.take, self.answer):
+            while self.supervisor.receive(self.take, self.answer):
                 pass
             return False
         return True
@@ -130,7 +130,7 @@ def test_request_is_answered_after_its_result(ends, size):
     with served(ends):
         for number in range(1, 4):
             ends.task.hand_over(RECORD, [[bytes(size)]], 1)
-            assert ends.task.goes_on() is True
+            assert ends.task.request_next_call() is True
             assert there == [*range(1, number + 1)]
 
 
@@ -197,7 +197,7 @@ def test_lost_answer_is_requested_again(ends, monkeypatch):
 
     ends.supervisor._send = lose
     with served(ends):
-        assert ends.task.goes_on() is True
+        assert ends.task.request_next_call() is True
     assert ends.asked == [True]
 
 
@@ -206,13 +206,13 @@ def test_forked_copy_sends_nothing(ends):
     if number == 0:
         try:
             ends.task.forget()
-            ends.task._handed = -1  # whatever it would send
+            ends.task._sent_results = -1  # whatever it would send
             ends.task.hand_over(RECORD, [], 0)
         finally:
             os._exit(0)
     os.waitpid(number, 0)
     assert not ends.hear()
-    assert (ends.results, ends.supervisor.left_behind()) == ([], None)
+    assert (ends.results, ends.supervisor.abandoned_result()) == ([], None)
 
 
 def close(ends):
@@ -236,14 +236,14 @@ def test_unsendable_result_is_left_behind(ends, lose):
     large = bytes(channel._REFUGE_BYTES)
     with pytest.raises(BrokenError, match=r"descriptor \d+, .* was closed, replaced or corrupted"):
         ends.task.hand_over(RECORD, [[large]], 1)
-    assert ends.supervisor.left_behind() is None
+    assert ends.supervisor.abandoned_result() is None
 
     ends.task.hand_over(RECORD, [[b"second"], [b""]], 1)
 
-    for ask in (ends.task.goes_on, ends.task.written):
+    for request in (ends.task.request_next_call, ends.task.written):
         with pytest.raises(BrokenError, match="closed, replaced or corrupted"):
-            ask()
-    found = ends.supervisor.left_behind()
+            request()
+    found = ends.supervisor.abandoned_result()
     assert (found.record, list(map(bytes, found.parts)), found.left) == (
         RECORD,
         [b"second", b""],
@@ -264,8 +264,8 @@ def test_result_left_behind_is_the_last(ends):
         ends.task.hand_over(RECORD, [[b"value"]], 1)
 
         with pytest.raises(BrokenError, match="it is a different file now"):
-            ends.task.goes_on()
-        assert ends.supervisor.left_behind().record == RECORD
+            ends.task.request_next_call()
+        assert ends.supervisor.abandoned_result().record == RECORD
         os.set_blocking(number, False)
         assert os.read(number, 100) == b"the function's own"
         os.close(number)
@@ -281,19 +281,19 @@ def test_no_call_starts_after_lost_result(ends, monkeypatch):
     large = [[bytes(2 * channel._LARGE_BYTES)]]
     with served(ends):
         ends.task.hand_over(RECORD, [[b"first"]], 2)
-        assert ends.task.goes_on() is True
+        assert ends.task.request_next_call() is True
         with monkeypatch.context() as patch:
             patch.setattr(mmap, "mmap", refuse)
             ends.task.hand_over(RECORD, large, 1)
-            assert ends.task.goes_on() is False
+            assert ends.task.request_next_call() is False
     assert ends.asked == [True]
     assert ends.results == [(RECORD, [b"first"], 2)]
     assert ends.supervisor.trouble == "MemoryError: no room"
 
     with served(ends):  # a handler has raised, and the result is sent again
-        ends.task._handed -= 1
+        ends.task._sent_results -= 1
         ends.task.hand_over(RECORD, large, 1)
-        assert ends.task.goes_on() is True
+        assert ends.task.request_next_call() is True
     assert ends.supervisor.trouble == ""
 
 

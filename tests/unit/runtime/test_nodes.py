@@ -38,13 +38,13 @@ def test_batch_variables_set_the_node(monkeypatch):
 
 def test_main_node_processes_get_its_address():
     environment = {COUNT: "2", INDEX: "0", "FARCALL_BUCKET_URL": "http://127.0.0.1:4566/bucket"}
-    nodes.tell_address(environment)
+    nodes.set_main_address(environment)
     assert environment[ADDRESS] == "127.0.0.1"  # the endpoint is on this machine
 
 
 def test_address_set_by_batch_is_kept():
     environment = {COUNT: "2", INDEX: "1", ADDRESS: "10.0.0.7"}
-    nodes.tell_address(environment)
+    nodes.set_main_address(environment)
     assert environment[ADDRESS] == "10.0.0.7"
 
 
@@ -59,7 +59,7 @@ def own(index, address, count="3"):
 
 
 def resolved(environment):
-    nodes.tell_address(environment)
+    nodes.set_main_address(environment)
     return environment["FARCALL_MAIN_ADDRESS"]
 
 
@@ -93,7 +93,7 @@ def test_name_resolution_is_retried_then_skipped(monkeypatch):
 
 def test_single_node_job_sets_no_address():
     environment = {COUNT: "1"}
-    nodes.tell_address(environment)
+    nodes.set_main_address(environment)
     assert environment == {COUNT: "1"}
 
 

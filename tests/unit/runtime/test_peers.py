@@ -196,7 +196,7 @@ def test_invalid_node_variables_are_rejected(given, message):
 @pytest.mark.parametrize(("status", "by_itself"), [("done", True), ("terminated", False)])
 def test_stopped_node_has_not_failed_itself(bucket, status, by_itself):
     made = others(bucket)
-    assert not made.has_one_failed_by_itself()
+    assert not made.poll_for_failure()
     bucket.put(1, code=1 if by_itself else 143, status=status)
-    assert made.has_one_failed_by_itself() is by_itself
+    assert made.poll_for_failure() is by_itself
     assert made.failed["node"] == 1

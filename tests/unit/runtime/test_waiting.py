@@ -10,7 +10,7 @@ import pytest
 from obstore.store import S3Store
 
 from farcall_runtime.storage import Storage, StorageError
-from farcall_runtime.waiting import NoAnswerError, ask
+from farcall_runtime.waiting import NoResponseError, call_in_thread
 
 
 class Panic(BaseException):
@@ -28,17 +28,17 @@ def no_threads(monkeypatch):
 
 
 def ask_now(call):
-    return ask(call, 60, lambda: math.inf)
+    return call_in_thread(call, 60, lambda: math.inf)
 
 
 def test_call_without_thread_has_no_answer(no_threads):
-    with pytest.raises(NoAnswerError, match="cannot start a thread: can't start new thread"):
+    with pytest.raises(NoResponseError, match="cannot start a thread: can't start new thread"):
         ask_now(lambda: 7)
 
 
 def test_panic_is_no_answer():
     panic = Panic("OS can't spawn worker thread")
-    with pytest.raises(NoAnswerError, match="Panic: OS can't spawn worker thread"):
+    with pytest.raises(NoResponseError, match="Panic: OS can't spawn worker thread"):
         ask_now(lambda: fail(panic))
 
 
