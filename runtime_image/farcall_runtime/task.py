@@ -10,8 +10,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import gc
 import itertools
+import logging
 import mmap
 import os
 import signal
@@ -102,9 +104,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     processes.install()
     import cloudpickle  # now, while the supervisor still fetches the payload
 
-    from farcall_runtime import logs  # costs no time: cloudpickle has imported logging
-
-    logs.set_up(log_level)
+    set_up_logging(log_level)
 
     ordered = supervisor.wait()
     if ordered is None:
@@ -419,3 +419,34 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 def _raise_terminated() -> NoReturn:
     reason = _why.read() if _why is not None else ""
     raise TaskTerminated(reason or "received SIGTERM, but not from farcall")
+
+
+# --- Default logging -----------------------------------------------------------------------------
+
+
+OFF = "OFF"
+"""Value instead of a level that keeps Python's default logging."""
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def set_up_logging(level: str) -> None:
+    """Write this process's log records to stderr.
+
+    Args:
+        level: Name of the minimum level, or `OFF`; invalid names mean `OFF`.
+    """
+    number = logging.getLevelName(level)
+    if not isinstance(number, int) or logging.lastResort is None:
+        return
+    logging.root.setLevel(number)
+    logging.lastResort.setLevel(logging.NOTSET)
+    logging.lastResort.setFormatter(logging.Formatter(_FORMAT))
+    configure = logging.basicConfig
+
+    @functools.wraps(configure)
+    def basic_config(**options: Any) -> None:
+        # ``logging.info(...)`` and similar functions call it without options; the user did not.
+        configure(**(options or {"format": _FORMAT}))
+
+    logging.basicConfig = basic_config

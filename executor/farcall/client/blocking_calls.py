@@ -25,8 +25,7 @@ from concurrent.futures import InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farcall.client.condition import Condition
-from farcall.client.future import BatchFuture
+from farcall.client.future import BatchFuture, Condition
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.fetcher import Output
 from farcall.engine.run import TaskRun, Wanted

@@ -8,7 +8,6 @@ from concurrent.futures._base import CANCELLED, FINISHED, PENDING, RUNNING
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from farcall.client.condition import Condition
 from farcall.client.frames import hide
 from farcall.config.help import shows_options
 from farcall.engine.fetcher import Usage
@@ -19,6 +18,27 @@ if TYPE_CHECKING:
 
     from farcall.client.blocking_calls import BlockingCalls
     from farcall.config.settings import Options
+
+import threading
+
+
+class Condition(threading.Condition):
+    """Condition variable for locks that the main thread takes.
+
+    The methods ``__enter__`` and ``__exit__`` of `threading.Condition` are Python functions. If
+    KeyboardInterrupt is raised in one of them, the lock is never released
+    (https://github.com/python/cpython/issues/74174), and farcall's event loop waits for it
+    forever. Here ``with`` calls the lock's own methods, which are not interrupted.
+    """
+
+    @property
+    def __enter__(self) -> Any:
+        return self._lock.__enter__  # type: ignore[attr-defined]
+
+    @property
+    def __exit__(self) -> Any:  # noqa: PYI036  # a property
+        return self._lock.__exit__  # type: ignore[attr-defined]
+
 
 R = TypeVar("R")
 

@@ -15,9 +15,8 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from farcall.client.blocking_calls import Work
-from farcall.client.condition import Condition
 from farcall.client.frames import frames_hidden
-from farcall.client.future import BatchFuture
+from farcall.client.future import BatchFuture, Condition
 from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.sweep import Sweep
 from farcall.model.errors import FarcallError

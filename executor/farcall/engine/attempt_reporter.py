@@ -20,8 +20,7 @@ from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
 from farcall.payload import results
 from farcall.storage import outcomes
-from farcall.storage.store import Store, number_in
-from farcall.storage.stores import Stores
+from farcall.storage.store import Store, Stores, number_in
 from farcall_runtime import envelope
 from farcall_runtime.contract import CallStatus, ExitCode, Location, OutcomeStatus
 

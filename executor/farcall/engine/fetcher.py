@@ -29,16 +29,14 @@ from farcall.model.jobs import JobDetail
 from farcall.model.output import Bytes
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
-from farcall.payload import node_results, results
-from farcall.payload.node_results import NodeEnd
-from farcall.payload.results import Result
+from farcall.payload import results
+from farcall.payload.results import NodeEnd, Result
 from farcall.payload.spill import FolderFor, NoRoomError, in_memory
 from farcall.storage import chunks as logs
 from farcall.storage import outcomes
 from farcall.storage.chunks import Piece, Written
 from farcall.storage.outcomes import Stored
-from farcall.storage.store import Arrived, Store
-from farcall.storage.stores import Stores
+from farcall.storage.store import Arrived, Store, Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDOUT, STREAMS, Location, OutcomeStatus
 from farcall_runtime.envelope import Outcome
@@ -398,7 +396,7 @@ class Fetcher:
         failed = any(result.error is not None for result in main.results)
         if failed or (main.meta is not None and not results.is_success(main.meta)):
             others = {i: each for i, each in others.items() if found[i] is not None}
-        joined = node_results.join(
+        joined = results.join_nodes(
             NodeEnd(0, main.results, main.meta),
             [NodeEnd(index, each.results, each.meta) for index, each in others.items()],
             task.submission.nodes,

@@ -38,8 +38,7 @@ from farcall.model.errors import FarcallError, JobLostError, SettingsError, Unkn
 from farcall.model.jobs import JobDetail
 from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
-from farcall.storage.store import Store
-from farcall.storage.stores import Stores
+from farcall.storage.store import Store, Stores
 from farcall_runtime import sources
 from farcall_runtime.contract import ENV_JOB_ID, ENV_OWN_JOB_ID, Location, run_root
 

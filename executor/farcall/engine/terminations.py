@@ -17,8 +17,7 @@ from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.interrupts import Interrupts
 from farcall.model.names import counted, named
 from farcall.model.submission import Submission
-from farcall.storage.store import Store
-from farcall.storage.stores import Stores
+from farcall.storage.store import Store, Stores
 from farcall_runtime import envelope
 
 # --- Cancel markers: objects that ask the container of one array task to exit -------------------

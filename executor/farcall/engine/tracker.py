@@ -27,7 +27,7 @@ from farcall.engine.tracked_job import (
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.timing import Timing
-from farcall.storage.stores import Stores
+from farcall.storage.store import Stores
 
 _COALESCE_S = 0.01
 

@@ -26,8 +26,7 @@ from farcall.payload import call_texts, unpickling
 from farcall.payload.bundle import FIXED
 from farcall.payload.pickling import Call
 from farcall.payload.shared import sha256
-from farcall.storage.store import Store
-from farcall.storage.stores import Stores
+from farcall.storage.store import Store, Stores
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
 from farcall_runtime.envelope import PAGE_ROWS, Buffer, Index, Part, Reference

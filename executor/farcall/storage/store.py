@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import mmap
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
@@ -19,7 +20,7 @@ from obstore.store import S3Store
 from farcall.aws.access import Access
 from farcall.aws.error_translation import concerns_all, is_of_credentials, may_pass
 from farcall.aws.s3 import NO_UPLOAD, Listed, Page, Stored, moment_of
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.submission import Submission
 from farcall.payload.spill import NoRoomError, open_file
 from farcall.storage.bucket import RANGE_IGNORED, Bucket
@@ -533,3 +534,35 @@ class Store(Deletions):
             if error.code != "AccessDenied":
                 raise
             await asyncio.gather(*(self.put(key, [b""], quick=True) for key in keys))
+
+
+class Stores:
+    """The stores of one session."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._open: dict[str, Store] = {}
+
+    def of(self, bucket: str) -> Store:
+        """Return the store of a bucket.
+
+        Raises:
+            SettingsError: The options do not name a bucket.
+        """
+        if not bucket:
+            raise SettingsError(
+                "s3_bucket_name is empty: functions are sent through a bucket; set it to a "
+                "bucket. Only command jobs do not need one",
+                option="s3_bucket_name",
+            )
+        if bucket not in self._open:
+            self._open[bucket] = Store(bucket, self._access)
+        return self._open[bucket]
+
+    def __iter__(self) -> Iterator[Store]:
+        return iter(self._open.values())
+
+    @property
+    def given_up_at(self) -> float:
+        """Time of the last cancelled request, by `clock.now`; minus infinity if none."""
+        return max((store.given_up_at for store in self), default=-math.inf)

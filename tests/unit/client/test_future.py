@@ -11,7 +11,7 @@ from concurrent.futures import _base as futures
 import pytest
 
 from farcall import BatchFuture, TaskNotPicklableError
-from farcall.client import condition
+from farcall.client import future as future_module
 from farcall.payload import pickling
 from tests.support.patience import PATIENCE_S
 
@@ -56,7 +56,7 @@ def test_ctrl_c_leaves_no_lock_held(future):
 
     def trace(frame, event, _):
         nonlocal interrupted
-        files = threading.__file__, futures.__file__, condition.__file__
+        files = threading.__file__, futures.__file__, future_module.__file__
         if event in ("call", "return") and frame.f_code.co_filename in files:
             interrupted += 1
             if interrupted == number:

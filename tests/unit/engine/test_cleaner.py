@@ -7,7 +7,7 @@ import pytest
 from farcall import Settings
 from farcall.engine.fetcher import Cleaner
 from farcall.model.submission import Submission
-from farcall.storage.stores import Stores
+from farcall.storage.store import Stores
 from farcall_runtime.contract import Location
 from tests.unit.fakes import access_in_memory
 

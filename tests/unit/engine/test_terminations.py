@@ -10,7 +10,7 @@ import pytest
 from farcall.engine.terminations import Terminations
 from farcall.model.errors import ServiceError
 from farcall.model.submission import Submission
-from farcall.storage.stores import Stores
+from farcall.storage.store import Stores
 from farcall_runtime.contract import CANCELLED, Location
 from tests.support.patience import PATIENCE_S
 from tests.unit.fakes import Client, ScriptedBatch, access_in_memory, refusal

@@ -6,8 +6,7 @@ import pytest
 
 from farcall.model import errors
 from farcall.payload import results
-from farcall.payload.node_results import NodeEnd, join
-from farcall.payload.results import Result
+from farcall.payload.results import NodeEnd, Result, join_nodes
 from farcall_runtime.contract import CallStatus, OutcomeStatus
 from tests.support.notes import notes
 
@@ -34,7 +33,7 @@ def stopped(node, error, ended_at=9.0, **more):
 
 def together(main, *others, nodes=None, incomplete=None, main_decides=False):
     number = nodes or 1 + len(others)
-    return join(main, others, number, incomplete, main_decides=main_decides)
+    return join_nodes(main, others, number, incomplete, main_decides=main_decides)
 
 
 def test_result_lists_results_of_nodes():

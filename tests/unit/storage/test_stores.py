@@ -5,7 +5,7 @@ import math
 import pytest
 
 from farcall import SettingsError
-from farcall.storage.stores import Stores
+from farcall.storage.store import Stores
 from tests.unit.fakes import access_in_memory
 
 

@@ -14,7 +14,7 @@ from farcall.aws.clients import Aws
 from farcall.aws.paced_client import Tries
 from farcall.backends import groups
 from farcall.backends.base import Capabilities, JobSpec, Log, Runtime
-from farcall.backends.batch import cloudwatch, doctor, placement, preflight, raw_requests
+from farcall.backends.batch import cloudwatch, doctor, placement, preflight
 from farcall.backends.batch.client import DESCRIBE_IDS, Batch
 from farcall.backends.batch.documents import (
     LARGEST_ARRAY,
@@ -24,6 +24,7 @@ from farcall.backends.batch.documents import (
     job_request,
 )
 from farcall.backends.batch.preflight import Resources
+from farcall.backends.batch.resubmission import edited_definition, edited_request
 from farcall.config.settings import Settings
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.findings import Finding
@@ -123,7 +124,7 @@ class BatchBackend:
     def _write_offline(self, job: JobSpec) -> Definition:
         settings = job.settings
         if job.requests is not None:
-            return raw_requests.definition(job.requests, {})
+            return edited_definition(job.requests, {})
         return definition(
             job,
             image=preflight.offline_image(settings).uri,
@@ -144,7 +145,7 @@ class BatchBackend:
         if job.requests is not None:
             arns = resources.job_role, resources.execution_role
             roles = dict(zip(map(self._offline_arn, _roles(settings)), arns, strict=True))
-            return raw_requests.definition(job.requests, roles)
+            return edited_definition(job.requests, roles)
         return definition(
             job,
             image="" if job.groups else (await self._image(settings)).uri,
@@ -339,7 +340,7 @@ def _roles(settings: Settings) -> tuple[str, str]:
 
 
 def _request(job: JobSpec, arn: str) -> dict[str, Any]:
-    write = job_request if job.requests is None else raw_requests.job_request
+    write = job_request if job.requests is None else edited_request
     return write(job, arn)
 
 

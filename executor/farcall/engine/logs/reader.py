@@ -43,7 +43,7 @@ from farcall.model.jobs import JobDetail
 from farcall.model.output import LogLine
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
-from farcall.storage.stores import Stores
+from farcall.storage.store import Stores
 from farcall_runtime.contract import STREAMS
 
 _PAGE = 1000

@@ -20,7 +20,7 @@ from farcall.model.output import LogLine
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
 from farcall.storage.chunks import Chunks, chunk_in
-from farcall.storage.stores import Stores
+from farcall.storage.store import Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS
 
