@@ -22,7 +22,7 @@ It must not block a task, so farcall drops the output that does not fit; the buc
 """
 
 
-class Outlet:
+class ContainerStream:
     """One of the container's own streams."""
 
     def __init__(self, descriptor: int) -> None:
@@ -96,7 +96,7 @@ class Outlet:
         self._waiting.clear()
 
 
-stdout, stderr = Outlet(1), Outlet(2)
+stdout, stderr = ContainerStream(1), ContainerStream(2)
 
 
 def log(text: str) -> None:
@@ -107,5 +107,5 @@ def log(text: str) -> None:
 def flush(most_s: float) -> None:
     """Wait up to ``most_s`` seconds until both streams are written or stuck."""
     until = time.monotonic() + most_s
-    for outlet in (stdout, stderr):
-        outlet.flush(until)
+    for stream in (stdout, stderr):
+        stream.flush(until)

@@ -47,7 +47,7 @@ class Peers:
         self._storage = storage
         self._since = time.monotonic()
         self._wake = threading.Event()
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
         self._has_reported = False
@@ -75,7 +75,7 @@ class Peers:
             if self._thread is None:
                 self._poll()
                 time.sleep(_SOONEST_S)
-            self._news.wait(POLL_S)
+            self._changed.wait(POLL_S)
 
     def poll_for_failure(self) -> bool:
         """Poll once; return whether a node failed without having been stopped."""
@@ -97,7 +97,7 @@ class Peers:
             self._wake.wait(min(_LATEST_S, max(_SOONEST_S, _SHARE * waited_s)))
             self._wake.clear()
             self._poll()
-        self._news.set()
+        self._changed.set()
 
     def _poll(self) -> None:
         try:

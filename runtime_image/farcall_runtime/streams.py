@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from farcall_runtime import container_output, envelope
-from farcall_runtime.container_output import Outlet, log
+from farcall_runtime.container_output import ContainerStream, log
 from farcall_runtime.contract import ENV_STREAM_S, FOLLOWED_S, SOON_CHUNKS, STREAMS, Location
 from farcall_runtime.storage import DeniedError, Storage, UnfitError
 from farcall_runtime.waiting import POLL_S, NoThreadError, start_thread
@@ -120,7 +120,7 @@ class Stream:
         is_watched: Whether the supervisor's selector watches it.
     """
 
-    def __init__(self, name: str, own: Outlet) -> None:
+    def __init__(self, name: str, own: ContainerStream) -> None:
         self.name = name
         self.own = own
         self.read_fd, self.write_fd = os.pipe()

@@ -385,7 +385,7 @@ class Aws:
 
     async def _frozen(self, renew: bool) -> Any:
         if renew:
-            await self._read_anew()
+            await self._reload_credentials()
         return await (await self._session.get_credentials()).get_frozen_credentials()
 
     async def _send(self, request: Any, sending: bool) -> Any:
@@ -500,9 +500,9 @@ class Aws:
         if code:
             error_translation.record_error(f"{details.get('Message') or code} ({code})")
         if error_translation.is_of_credentials(ServiceError("", code=code)):
-            await self._read_anew()
+            await self._reload_credentials()
 
-    async def _read_anew(self) -> None:
+    async def _reload_credentials(self) -> None:
         """Reload keys that may have changed at the source of the keys in use.
 
         botocore renews credentials whose expiry it knows. It reads keys from a file or the

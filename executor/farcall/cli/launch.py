@@ -20,7 +20,7 @@ from farcall.client.executor import BatchExecutor
 from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import is_unseen
-from farcall.engine.workspaces import plan_along
+from farcall.engine.workspaces import with_planned_workspace
 from farcall.model.errors import JobError, ServiceError
 from farcall.model.interrupts import left_by
 from farcall.model.start_script import HERE
@@ -154,7 +154,7 @@ async def _plan(
     workspace, folder = call.pop("workspace"), call.pop("workspace_dir")
     nodes = group_nodes(None, {"image": image, **call}, settings.nodes)
     if workspace:
-        nodes = await plan_along(settings, nodes, workspace, folder)
+        nodes = await with_planned_workspace(settings, nodes, workspace, folder)
     return await plan.of_command(settings, nodes, name, offline=offline)
 
 

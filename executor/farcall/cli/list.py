@@ -48,7 +48,7 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 
 
 @click.command("list")
-@click.argument("wholes", nargs=-1, metavar="[JOB...]")
+@click.argument("arrays", nargs=-1, metavar="[JOB...]")
 @owner
 @click.option("--workflow", metavar="NAME", help="Only jobs of this workflow.")
 @click.option("--run", metavar="RUN", help="Only jobs of this run or dispatch.")
@@ -90,7 +90,7 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
     help="With --json: add each finished task's time, CPU and peak memory, from its log.",
 )
 def list_jobs(
-    wholes: tuple[str, ...],
+    arrays: tuple[str, ...],
     user: str | None,
     workflow: str | None,
     run: str | None,
@@ -133,7 +133,7 @@ def list_jobs(
         raise click.UsageError("--watch and --json cannot be used together")
     if usage and not as_json:
         raise click.UsageError("--usage requires --json")
-    listing = _Listing(queues, wholes, query, limit, children, grep)
+    listing = _Listing(queues, arrays, query, limit, children, grep)
     if watch:
         asyncio.run(_watch(listing, whole_ids=bool(queues)))
     if as_json:
@@ -143,7 +143,7 @@ def list_jobs(
     # A prefix of an ID is searched in one queue.
     tables.show(entries, whole_ids=bool(queues))
     _print_troubles(entries)
-    echo(_footer(len(entries), limit, None if wholes else query), err=True)
+    echo(_footer(len(entries), limit, None if arrays else query), err=True)
 
 
 async def _watch(listing: _Listing, *, whole_ids: bool) -> NoReturn:
@@ -194,15 +194,15 @@ class _Listing:
 
     Attributes:
         queues: The queues, if they differ from the options'.
-        wholes: Jobs whose array tasks or nodes are listed, if given.
-        query: Filter of jobs; if ``wholes`` is given, only its states apply.
+        arrays: Jobs whose array tasks or nodes are listed, if given.
+        query: Filter of jobs; if ``arrays`` is given, only its states apply.
         limit: Maximum number of jobs.
         children: Whether array tasks and nodes are listed, too.
         grep: Expression that the shown texts must match; None for no filter.
     """
 
     queues: Sequence[str]
-    wholes: Sequence[str]
+    arrays: Sequence[str]
     query: Query
     limit: int
     children: bool
@@ -217,13 +217,13 @@ class _Listing:
         self._catalog = self._catalog or Catalog(session.backend)
         self._reasons = self._reasons or Reasons(session)
         queues = list(dict.fromkeys(self.queues)) or [settings.queue]
-        if not self.wholes:
+        if not self.arrays:
             return await self._shown(
                 self._reasons, await self._find(self._catalog, session, queues)
             )
         if not self._job_ids:
             finder = Finder(session.backend, queues, this_user())
-            self._job_ids, missing = await references.found(finder, self.wholes)
+            self._job_ids, missing = await references.found(finder, self.arrays)
             if missing:
                 raise UnknownError("\n".join(missing.values()))
         return await self._shown(self._reasons, await self._parts_of(self._catalog, session))

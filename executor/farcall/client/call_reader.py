@@ -128,7 +128,7 @@ class Ahead:
         self._rows: deque[Arguments] = deque()
         self._has_ended = False
         self._error: BaseException | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def take(self, step: int = 1, moment_s: float = 0.0) -> list[Arguments]:
         """Wait for rows, and return the available ones.
@@ -164,15 +164,15 @@ class Ahead:
 
     async def _hear(self) -> None:
         """Wait for a first row, enough rows, or the end."""
-        self._news.clear()
+        self._changed.clear()
         if self._has_ended or len(self._rows) >= self.most:
             return
-        await self._news.wait()
+        await self._changed.wait()
 
     def close(self) -> None:
         """Stop reading as soon as the iterables permit it."""
 
-    def _is_news(self) -> bool:
+    def _has_changed(self) -> bool:
         return len(self._rows) == 1 or len(self._rows) >= self.most
 
     def _make_room(self) -> None: ...
@@ -205,7 +205,7 @@ class _InThread(Ahead):
         try:
             for row in read():
                 self._rows.append(row)
-                if self._is_news():
+                if self._has_changed():
                     self._notify()
                 while len(self._rows) >= self.most and not self._is_closed:
                     self._room.wait()
@@ -220,7 +220,7 @@ class _InThread(Ahead):
 
     def _notify(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop has ended, and no caller waits
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._changed.set)
 
 
 class _InTask(Ahead):
@@ -245,8 +245,8 @@ class _InTask(Ahead):
                 async for row in rows:
                     number += 1
                     self._rows.append(row)
-                    if self._is_news():
-                        self._news.set()
+                    if self._has_changed():
+                        self._changed.set()
                     if number % _TURN == 0:
                         await asyncio.sleep(0)
                     while len(self._rows) >= self.most:
@@ -258,7 +258,7 @@ class _InTask(Ahead):
                 raise
         finally:
             self._has_ended = True
-            self._news.set()
+            self._changed.set()
 
 
 class CallReader:

@@ -25,7 +25,7 @@ from farcall.engine.run import CommandRun, TaskRun, Wanted
 from farcall.engine.sender import launch
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import is_unseen
-from farcall.engine.workspaces import take_along
+from farcall.engine.workspaces import with_workspace
 from farcall.model import names
 from farcall.model.commands import Device, Mount, Nodes, Ulimit
 from farcall.model.errors import FarcallError, SettingsError, TaskNotPicklableError
@@ -304,7 +304,7 @@ class BatchExecutor:
         session = await session_for(settings)
         if workspace is not None:
             with session.at_work():
-                nodes = await take_along(session, settings, nodes, workspace, workspace_dir)
+                nodes = await with_workspace(session, settings, nodes, workspace, workspace_dir)
         job_id = await launch(session, settings, nodes, name=unique)
         submission = CommandSubmission(job_id, unique)
         run = CommandRun(job_id, settings, submission, self._record_end)

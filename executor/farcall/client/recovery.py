@@ -131,7 +131,7 @@ class Recovered:
             submission.id_of(index),
             self._settings,
             (submission, index),
-            on_spent=lambda: left.discard(index),
+            on_discarded=lambda: left.discard(index),
         )
         if outcome is not None:
             run.record_outcome(outcome)

@@ -60,7 +60,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _FETCHERS = 16
-_MOST_UNTAKEN = 10_000
+_MOST_UNCOLLECTED = 10_000
 """Maximum uncollected tasks before submission pauses, for inputs without a length."""
 
 _NOBODY = "no caller waits for it anymore"
@@ -194,9 +194,9 @@ class MapJobs(Awaitable[list[R]]):
                 while await state.has_more():
                     yield shape(*state.take())
                     if one_by_one:
-                        state.record_taken()
+                        state.record_collected()
             if not (for_pool and state.errors):
-                state.record_taken()
+                state.record_collected()
         except BaseException as error:
             is_left = isinstance(error, GeneratorExit)  # a loop
             is_told = for_pool and isinstance(error, asyncio.CancelledError)
@@ -364,7 +364,7 @@ class MapJobs(Awaitable[list[R]]):
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             state.record_results(submission, index, zip(numbers, results, strict=False))
             discard = functools.partial(
-                session.cleaner.discard, self._settings, submission, index, delivered.all_spent
+                session.cleaner.discard, self._settings, submission, index, delivered.all_deletable
             )
             state.put(Fetched(numbers, job_id, deque(results), place, discard))
             del delivered, results  # the caller owns collected values
@@ -523,7 +523,7 @@ class Sweep(MapJobs[R]):
     def discard(self) -> None:
         """Delete the values that stayed in the bucket; see `outcomes`."""
         if self._state is not None:
-            self._state.record_taken()
+            self._state.record_collected()
 
     async def _coroutine(self) -> list[R]:
         __tracebackhide__ = True
@@ -571,7 +571,7 @@ class Sweep(MapJobs[R]):
                 same = {FIXED: list(self._fixed)} if self._fixed else {}
                 while True:
                     if self._size is None:
-                        await state.wait_for_taker(_MOST_UNTAKEN * self._chunksize)
+                        await state.wait_for_consumer(_MOST_UNCOLLECTED * self._chunksize)
                     with session.at_work():
                         submission = await submitter.submit_together(
                             self._settings,

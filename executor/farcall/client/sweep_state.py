@@ -132,14 +132,14 @@ class Fetched(NamedTuple):
         job_id: The task's job.
         results: Results of the task's calls.
         place: The results' share of the budget.
-        on_taken: Called when the last result was handed over.
+        on_collected: Called when the last result was handed over.
     """
 
     numbers: Sequence[int]
     job_id: str
     results: deque[Result]
     place: Reservation
-    on_taken: Callable[[], None]
+    on_collected: Callable[[], None]
 
 
 @dataclass(eq=False)
@@ -316,7 +316,7 @@ class SweepState:
         self._is_whole, self.total = True, self.submitted
         self.fetched.put_nowait(None)
 
-    async def wait_for_taker(self, most: int) -> None:
+    async def wait_for_consumer(self, most: int) -> None:
         """Wait until at most this number of submitted calls are uncollected."""
         while self.submitted - self._given > most:
             self._less.clear()
@@ -349,14 +349,14 @@ class SweepState:
         if not now.results:
             self._now = None
             now.place.leave()
-            self._taken.append(now.on_taken)
+            self._taken.append(now.on_collected)
             self._less.set()
         return number, now.job_id, result
 
-    def record_taken(self) -> None:
+    def record_collected(self) -> None:
         """Notify the owners of results that the caller has processed."""
-        for on_taken in self._taken:
-            on_taken()
+        for on_collected in self._taken:
+            on_collected()
         self._taken.clear()
 
     def end(self) -> None:

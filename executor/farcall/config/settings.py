@@ -551,8 +551,8 @@ class Settings(BaseModel):
     @property
     def attempts(self) -> int:
         """Total number of a task's attempts; Kubernetes never restarts several nodes."""
-        is_gang = self.backend == KUBERNETES and self.nodes > 1
-        return 1 if is_gang and self.scheduler != "volcano" else self.retry_attempts
+        is_multi_node = self.backend == KUBERNETES and self.nodes > 1
+        return 1 if is_multi_node and self.scheduler != "volcano" else self.retry_attempts
 
     @property
     def workflow_name(self) -> str:

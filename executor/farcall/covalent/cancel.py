@@ -74,16 +74,16 @@ class CovalentCompanion:
         if not electrons:
             return {}
         shares: dict[str, _Share] = {}
-        untold: dict[str, str] = {}
-        apart = {job_id: e for job_id, e in electrons.items() if e.workflow.dispatch not in whole}
-        nodes = await _nodes(session, apart)
+        unnotified: dict[str, str] = {}
+        others = {job_id: e for job_id, e in electrons.items() if e.workflow.dispatch not in whole}
+        nodes = await _nodes(session, others)
         for job_id, entry in electrons.items():
-            if job_id not in apart:
+            if job_id not in others:
                 shares.setdefault(entry.workflow.dispatch, _Share()).job_ids.add(job_id)
                 continue
             found = nodes[job_id]
             if isinstance(found, str):
-                untold[job_id] = found
+                unnotified[job_id] = found
                 continue
             for dispatch, number in found:
                 share = shares.setdefault(dispatch, _Share())
@@ -91,8 +91,8 @@ class CovalentCompanion:
                 if dispatch not in whole:
                     share.nodes.add(number)
         for why, job_ids in await _cancel(self._server, shares):
-            untold |= dict.fromkeys(job_ids, why)
-        return untold
+            unnotified |= dict.fromkeys(job_ids, why)
+        return unnotified
 
     async def going(self, dispatches: Collection[str]) -> list[str]:
         """Return the unfinished dispatches; empty if the server is unreachable."""

@@ -59,7 +59,7 @@ class GroupRun:
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._numbers: set[int] = set()
         self._taken: set[int] = set()
-        self._spent: list[str] = []
+        self._deletable: list[str] = []
 
     @property
     def accepted(self) -> TaskRun | None:
@@ -94,7 +94,7 @@ class GroupRun:
         )
         self._numbers = {end.node for end in found}
         succeeded = all(end.value is not None for end in found)
-        self._spent = delivered.all_spent if succeeded else []
+        self._deletable = delivered.all_deletable if succeeded else []
         return {end.node: end for end in found}
 
     async def take(self, node: int) -> None:
@@ -109,7 +109,7 @@ class GroupRun:
             except FarcallError as error:
                 _log.warning("delivered objects may remain in the bucket: %s", error)
             else:
-                session.cleaner.discard(self.settings, submission, index, self._spent)
+                session.cleaner.discard(self.settings, submission, index, self._deletable)
 
     async def _delivered(self) -> Delivered:
         if self.handle is None:

@@ -312,16 +312,16 @@ async def _travelling(settings: Settings, group: TaskGroup) -> tuple[Settings, T
     return (settings, group) if added is None else (added, group.without_pip())
 
 
-_under_way: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TaskGroups]
-_under_way = weakref.WeakKeyDictionary()
+_groups_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TaskGroups]
+_groups_of_loops = weakref.WeakKeyDictionary()
 
 
-def under_way() -> TaskGroups:
+def groups_of_loop() -> TaskGroups:
     """Return the task groups of the running event loop."""
     loop = asyncio.get_running_loop()
-    if loop not in _under_way:
-        _under_way[loop] = TaskGroups()
-    return _under_way[loop]
+    if loop not in _groups_of_loops:
+        _groups_of_loops[loop] = TaskGroups()
+    return _groups_of_loops[loop]
 
 
 def planned_handle(where: Location, index: int) -> str:

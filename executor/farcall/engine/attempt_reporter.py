@@ -44,7 +44,7 @@ class AttemptReporter:
     def __init__(self, backend: Jobs, stores: Stores) -> None:
         self._backend = backend
         self._stores = stores
-        self._news: deque[tuple[TrackedJob, int, JobDetail, int]] = deque()
+        self._failed_attempts: deque[tuple[TrackedJob, int, JobDetail, int]] = deque()
         self._unpolled: dict[TrackedJob, None] = {}
         self._rests: dict[TrackedJob, float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -63,7 +63,7 @@ class AttemptReporter:
         known = watch.tried.get(index, 0)
         if index in watch.waiting and detail.attempts > known and _goes_on(detail):
             watch.tried[index] = detail.attempts
-            self._news.append((watch, index, detail, known + 1))
+            self._failed_attempts.append((watch, index, detail, known + 1))
             self._start()
 
     def add(self, watch: TrackedJob) -> None:
@@ -91,10 +91,10 @@ class AttemptReporter:
             self._task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        while self._news or self._unpolled:
+        while self._failed_attempts or self._unpolled:
             try:
-                if self._news:
-                    await self._report(*self._news.popleft())
+                if self._failed_attempts:
+                    await self._report(*self._failed_attempts.popleft())
                 else:
                     watch = next(iter(self._unpolled))
                     del self._unpolled[watch]

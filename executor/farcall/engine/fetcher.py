@@ -91,7 +91,7 @@ class Delivered:
         stderr: The task's stderr, or its end.
         usage: Resources that the task used.
         attempt: Number of the last attempt, from 1; 0 if none started.
-        spent: Keys of objects to delete; empty if a call failed.
+        deletable: Keys of objects to delete; empty if a call failed.
         output: Keys of stored output that is deleted when no caller can request it any more; empty
             if a call failed.
         is_whole: Whether ``stdout`` and ``stderr`` are complete.
@@ -106,7 +106,7 @@ class Delivered:
     stderr: Bytes = field(default=b"", repr=False)
     usage: Usage = Usage()
     attempt: int = 0
-    spent: list[str] = field(default_factory=list, repr=False)
+    deletable: list[str] = field(default_factory=list, repr=False)
     output: list[str] = field(default_factory=list, repr=False)
     is_whole: bool = True
     written: Written | None = field(default=None, repr=False)
@@ -114,9 +114,9 @@ class Delivered:
     others: Mapping[int, Delivered] = field(default_factory=dict, repr=False)
 
     @property
-    def all_spent(self) -> list[str]:
+    def all_deletable(self) -> list[str]:
         """Keys of all objects, if no caller can request the output later."""
-        return [*self.spent, *self.output] if self.output else self.spent
+        return [*self.deletable, *self.output] if self.output else self.deletable
 
     def elsewhere(self) -> Written | None:
         """Return where the output is; None if all of it is local, or there is no outcome."""
@@ -408,7 +408,7 @@ class Fetcher:
         return replace(
             main,
             results=joined,
-            spent=[key for each in each_of for key in each.spent] if well else [],
+            deletable=[key for each in each_of for key in each.deletable] if well else [],
             output=[key for each in each_of for key in each.output] if well else [],
             others={index: replace(each, results=[]) for index, each in others.items()},
         )
@@ -474,8 +474,10 @@ class Fetcher:
         found = await self._threads.run(read, meta, value, job)
         found = results.complete(found, meta, job, task.calls)
         well = all(result.error is None for result in found)
-        spent = await outcomes.spent_keys(store, submission, index, meta) if well else []
-        return replace(known, results=found, spent=spent, output=written.keys() if well else [])
+        deletable = await outcomes.deletable_keys(store, submission, index, meta) if well else []
+        return replace(
+            known, results=found, deletable=deletable, output=written.keys() if well else []
+        )
 
     async def _fetch_value(
         self,
@@ -672,7 +674,7 @@ class Cleaner:
         settings: Settings,
         submission: Submission,
         index: int,
-        spent: list[str],
+        deletable: list[str],
         output: Sequence[str] = (),
     ) -> None:
         """Delete the objects of a collected task, if all of its calls succeeded.
@@ -684,21 +686,21 @@ class Cleaner:
             settings: Options of the job.
             submission: The task's job.
             index: Index of the task.
-            spent: Keys of objects to delete; see `Delivered`.
+            deletable: Keys of objects to delete; see `Delivered`.
             output: Keys of output that can still be requested, until the session closes.
         """
         bundle = submission.where.bundle_key
         store = self._stores.of(submission.where.bucket)
-        spent = [] if settings.keep_artifacts else spent
-        if spent:
-            store.delete_delivered(submission, index, spent)
+        deletable = [] if settings.keep_artifacts else deletable
+        if deletable:
+            store.delete_delivered(submission, index, deletable)
             if output:
                 self._output.setdefault(store, []).extend(output)
         else:
             self._on_failed(submission.where)
         if bundle in self._left:
             left, well = self._left.pop(bundle)
-            left, well = left - 1, well and bool(spent)
+            left, well = left - 1, well and bool(deletable)
             if left:
                 self._left[bundle] = left, well
             else:

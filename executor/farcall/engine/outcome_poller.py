@@ -85,7 +85,7 @@ class OutcomePoller:
         self._large: dict[str, _Lister] = {}
 
     @property
-    def crowd(self) -> float:
+    def slowdown(self) -> float:
         """Slow-down factor that keeps all listers together within the request budget."""
         return max(1.0, len(self._large) / _FEW)
 
@@ -146,7 +146,7 @@ class _Lister:
     def __init__(self, poller: OutcomePoller, first_s: float) -> None:
         self.watches: dict[str, TrackedJob] = {}
         self._poller = poller
-        self._news = clock.now()
+        self._changed_at = clock.now()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._least_s = first_s
@@ -154,7 +154,7 @@ class _Lister:
         self._budget = RetryBudget(poller.trouble, poller.timing)
 
     def poll_soon(self) -> None:
-        self._news = clock.now()
+        self._changed_at = clock.now()
         self._wake.set()
 
     def start(self) -> None:
@@ -174,9 +174,9 @@ class _Lister:
         self._budget.end()
 
     async def _pause(self) -> None:
-        least_s = self._least_s * self._poller.crowd
+        least_s = self._least_s * self._poller.slowdown
         await asyncio.sleep(least_s)
-        in_vain_s = clock.now() - self._news
+        in_vain_s = clock.now() - self._changed_at
         late_s = max(min(self._pause_s, _SHARE_AT_FIRST * in_vain_s), _SHARE_OF_WAIT * in_vain_s)
         wait_s = min(self._longest_s, late_s) - least_s
         if wait_s <= 0:  # or a change was announced meanwhile
@@ -190,7 +190,7 @@ class _Lister:
         wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
         self._least_s = self._pause_s
         if not wanted:
-            self._news = clock.now()  # the fetchers are busy and will need more
+            self._changed_at = clock.now()  # the fetchers are busy and will need more
             return
         self._longest_s = min(watch.settings.poll_freq for watch in wanted.values())
         # Copied before the listing. S3 lists everything that was stored before the request, so a
@@ -230,7 +230,7 @@ class _Lister:
             for arrived in page:
                 watch = wanted.get(arrived.bundle)
                 if watch is not None and arrived.index in watch.waiting:
-                    self._news = now
+                    self._changed_at = now
                     watch.deliver(arrived.index, arrived)
             if last <= start or all(watch.is_full for watch in wanted.values()):
                 break
@@ -244,7 +244,7 @@ class _Lister:
             if index not in watch.waiting:
                 continue
             if detail is not None:
-                self._news = clock.now()
+                self._changed_at = clock.now()
                 watch.deliver(index, Ended(detail))
             else:
                 watch.ended.pop(index, None)

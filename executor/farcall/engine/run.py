@@ -289,10 +289,10 @@ class TaskRun(JobRun):
         place: The task's submission and its index in it; by default Batch is called.
         wanted: Parts of the outcome to fetch.
         on_end: Called with the job's ID when its end is known.
-        on_spent: Called when the result was returned and is being deleted from the bucket.
+        on_discarded: Called when the result was returned and is being deleted from the bucket.
     """
 
-    __slots__ = ("_delivery", "_is_discarded", "_on_spent", "_place", "wanted")
+    __slots__ = ("_delivery", "_is_discarded", "_on_discarded", "_place", "wanted")
 
     def __init__(
         self,
@@ -302,12 +302,12 @@ class TaskRun(JobRun):
         *,
         wanted: Wanted = Wanted(),  # immutable
         on_end: Callable[[str], None] | None = None,
-        on_spent: Callable[[], None] | None = None,
+        on_discarded: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job_id, settings, on_end)
         self.wanted = wanted
         self._place = place
-        self._on_spent = on_spent
+        self._on_discarded = on_discarded
         self._delivery: asyncio.Task[Delivered] | None = None
         self._is_discarded = False
 
@@ -455,17 +455,17 @@ class TaskRun(JobRun):
         self._is_discarded = True
         with contextlib.suppress(FarcallError):  # a lifecycle rule deletes the rest
             session, submission, index = await self.find()
-            spent, output = delivered.all_spent, []
+            deletable, output = delivered.all_deletable, []
             if self.wanted.output is not Output.NONE and not delivered.is_whole:
-                spent, output = delivered.spent, delivered.output
-            session.cleaner.discard(settings, submission, index, spent, output)
-        if delivered.spent and self._on_spent is not None:
-            self._on_spent()
+                deletable, output = delivered.deletable, delivered.output
+            session.cleaner.discard(settings, submission, index, deletable, output)
+        if delivered.deletable and self._on_discarded is not None:
+            self._on_discarded()
 
     def kept(self) -> Delivered | None:
         """Return the fetched outcome, if its objects may be deleted from the bucket."""
         delivered = self._fetched()
-        return delivered if delivered is not None and delivered.spent else None
+        return delivered if delivered is not None and delivered.deletable else None
 
     async def retry(self, options: Mapping[str, Any]) -> TaskRun:
         """Run the failed task again; see `farcall.Job.retry`.

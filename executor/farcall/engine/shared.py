@@ -98,7 +98,7 @@ class Use:
         self._root = root
         self._loop = asyncio.get_running_loop()
         self._places = threading.BoundedSemaphore(_AHEAD)
-        self._under_way: list[Future[str]] = []
+        self._running: list[Future[str]] = []
 
     def __call__(self, piece: Piece) -> Future[str]:
         """Ensure that the bucket has a value; wait if several are being uploaded.
@@ -110,17 +110,17 @@ class Use:
         holding = self._values.hold(self._store, self._root, piece, self)
         future = asyncio.run_coroutine_threadsafe(holding, self._loop)
         future.add_done_callback(lambda _: self._places.release())
-        self._under_way.append(future)
+        self._running.append(future)
         return future
 
     def record_submitted(self, where: Location) -> None:
         """Record that a job may have the bundle, which retains the values from now on."""
-        if self._under_way:
+        if self._running:
             self._values.record_submitted(self, where)
 
     def release(self) -> None:
         """Record that no job will read the bundle."""
-        for future in self._under_way:
+        for future in self._running:
             future.cancel()
         self._values.release(self)
 

@@ -52,7 +52,7 @@ class StatusPoller:
     Args:
         backend: Platform that runs the jobs.
         watches: Tracked jobs by ID.
-        on_news: Called with a job whose status has changed.
+        on_change: Called with a job whose status has changed.
         reporter: Notified of jobs with failed attempts.
         trouble: Notified of failed requests.
         timing: Polling intervals, and when a job is lost.
@@ -62,7 +62,7 @@ class StatusPoller:
         self,
         backend: Jobs,
         watches: dict[str, TrackedJob],
-        on_news: Callable[[TrackedJob], None],
+        on_change: Callable[[TrackedJob], None],
         reporter: AttemptReporter,
         trouble: Trouble,
         timing: Timing,
@@ -72,7 +72,7 @@ class StatusPoller:
         self._pause_s = timing.status_pause_s
         self._together = backend.capabilities.described_together
         self._watches = watches
-        self._on_news = on_news
+        self._on_change = on_change
         self._reporter = reporter
         self._missing: dict[TrackedJob, dict[int, None]] = {}
         self._missing_at = 0.0
@@ -86,8 +86,8 @@ class StatusPoller:
 
     def poll_soon(self, watch: TrackedJob) -> None:
         """Poll soon, because a job is new or a change is expected."""
-        watch.news = clock.now()
-        watch.poll_at = min(watch.poll_at, watch.news + self._shortest_s)
+        watch.changed_at = clock.now()
+        watch.poll_at = min(watch.poll_at, watch.changed_at + self._shortest_s)
         if watch.poll_at < self._rests_until:
             self._wake.set()
         if self._task is None or self._task.done():
@@ -140,7 +140,7 @@ class StatusPoller:
         return min(_NEAREST_S, self._pause_s) if is_near else self._pause_s
 
     def _interval_s(self, watch: TrackedJob) -> float:
-        in_vain_s = clock.now() - watch.news
+        in_vain_s = clock.now() - watch.changed_at
         return max(
             self._shortest_s,
             min(self._pause_s, _SHARE_AT_FIRST * in_vain_s),
@@ -160,7 +160,7 @@ class StatusPoller:
         if len(due) <= self._together:
             return due
         due.sort(key=lambda watch: watch.poll_at)
-        lively = heapq.nlargest(self._together // 2, due, key=lambda watch: watch.news)
+        lively = heapq.nlargest(self._together // 2, due, key=lambda watch: watch.changed_at)
         return list(islice(dict.fromkeys([*lively, *due]), self._together))
 
     async def _poll_jobs(self, watches: list[TrackedJob]) -> int:
@@ -194,16 +194,16 @@ class StatusPoller:
         watch.unseen_since = watch.unseen_since or now
         if now - watch.unseen_since > self._timing.lost_after_s:
             watch.ended = dict.fromkeys(watch.waiting)
-            self._on_news(watch)
+            self._on_change(watch)
 
     async def _learn(self, watch: TrackedJob, detail: JobDetail) -> int:
         """Record Batch's description of a job; return the number of listed pages."""
         watch.unseen_since = None
         is_first = watch.detail is None
         if watch.take(detail):
-            self._on_news(watch)
+            self._on_change(watch)
             if not is_first:  # the first description may be old
-                watch.news = clock.now()
+                watch.changed_at = clock.now()
         if detail.attempts_allowed > 1 and not detail.status.is_final:
             if watch.job.size == 1:
                 self._reporter.note(watch, 0, detail)
@@ -221,8 +221,8 @@ class StatusPoller:
         new = [index for index in failed if index in watch.waiting and index not in watch.ended]
         if new:
             watch.ended.update(dict.fromkeys(new))
-            watch.news = clock.now()
-            self._on_news(watch)
+            watch.changed_at = clock.now()
+            self._on_change(watch)
         return pages
 
     def _report_idle(self) -> None:
@@ -238,7 +238,7 @@ class StatusPoller:
         watches = [watch for watch in self._watches.values() if watch.waiting]
         details = [watch.detail for watch in watches if watch.detail is not None]
         tasks = sum(len(watch.waiting) for watch in watches)
-        newest = max((watch.news for watch in watches), default=now)
+        newest = max((watch.changed_at for watch in watches), default=now)
         before, self._idle_state = self._idle_state, (len(watches), tasks, newest)
         has_started = any(detail.furthest not in _NOT_STARTED for detail in details)
         if before != self._idle_state or has_started or not details:

@@ -66,7 +66,7 @@ class TrackedJob:
         detail: Batch's last description of the job, without its environment.
         ended: Finished tasks whose outcome was not found yet, each with its description, or None
             until Batch has described it.
-        news: Time of the last observed change.
+        changed_at: Time of the last observed change.
         poll_at: Time of the next status request.
         failed: Number of failed array tasks at the last listing.
         unseen_since: Time since which Batch does not know the job.
@@ -84,7 +84,7 @@ class TrackedJob:
     waiting: dict[int, tuple[OnCompletion, ...]] = field(default_factory=dict)
     detail: JobDetail | None = None
     ended: dict[int, JobDetail | None] = field(default_factory=dict)
-    news: float = 0.0
+    changed_at: float = 0.0
     poll_at: float = math.inf
     failed: int = 0
     unseen_since: float | None = None

@@ -62,7 +62,7 @@ async def put_once(store: Store, key: str, archive: Archive) -> bool:
     return True
 
 
-async def take_along(
+async def with_workspace(
     session: Session,
     settings: Settings,
     groups: Sequence[Nodes],
@@ -91,7 +91,7 @@ async def take_along(
         archive.close()
 
 
-async def plan_along(
+async def with_planned_workspace(
     settings: Settings,
     groups: Sequence[Nodes],
     workspace: str | os.PathLike[str],
@@ -100,7 +100,7 @@ async def plan_along(
     """Return the commands that nodes would run in a local folder, without an upload.
 
     Raises:
-        SettingsError: See `take_along`.
+        SettingsError: See `with_workspace`.
         NoRoomError: The disk is too full for the archive.
     """
     archive, fetched = await _packed(settings, groups, workspace, folder)

@@ -84,11 +84,11 @@ async def cancel_all(
     if dry_run:
         return done + [Cancelled(each, "ending", f"{each} would be cancelled") for each in waiting]
     if companion is not None and waiting:
-        untold = await companion.notify_whole(waiting)
+        unnotified = await companion.notify_whole(waiting)
         for each in waiting:
             outcome, text = "ending", f"dispatch {each} is being cancelled by Covalent"
-            if each in untold:
-                outcome, text = "refused", f"dispatch {each} may continue: {untold[each]}"
+            if each in unnotified:
+                outcome, text = "refused", f"dispatch {each} may continue: {unnotified[each]}"
             done.append(Cancelled(each, outcome, text))
     return done
 
@@ -137,7 +137,7 @@ async def cancel(
     left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
     none: _Ended = ({}, {}, {})
     ending = none if dry_run else await _end(session, ours, left, reason, companion, whole)
-    refused, untold, later = ending
+    refused, unnotified, later = ending
 
     def result_of(job_id: str) -> Cancelled:
         if "#" in job_id:
@@ -156,8 +156,8 @@ async def cancel(
             text = f"{job_id} is {json_view.word(entry.detail)} and would be cancelled"
             return Cancelled(job_id, "ending", text)
         text = f"{job_id} was {json_view.word(entry.detail)} and is being cancelled"
-        if job_id in untold:
-            text += f"; Covalent was not notified: {untold[job_id]}"
+        if job_id in unnotified:
+            text += f"; Covalent was not notified: {unnotified[job_id]}"
         return Cancelled(job_id, "ending", text)
 
     return [result_of(job_id) for job_id in job_ids]
@@ -175,17 +175,17 @@ async def _end(
     companion: CovalentCompanion | None,
     whole: Collection[str],
 ) -> _Ended:
-    untold: dict[str, str] = {}
+    unnotified: dict[str, str] = {}
     wanted = await _collapse_children(session, named=named, left=left)
     ending = session.terminations.end(wanted, reason)
     if companion is None:
         refused = await ending
     else:
-        refused, untold = await asyncio.gather(ending, companion.notify(session, left, whole))
+        refused, unnotified = await asyncio.gather(ending, companion.notify(session, left, whole))
     later: Mapping[str, JobDetail] = {}
     with contextlib.suppress(ServiceError):  # the termination's result is known anyway
         later = await session.backend.describe(left)
-    return refused, untold, later
+    return refused, unnotified, later
 
 
 _FOREIGN = {"Batch": "aws batch terminate-job", "Kubernetes": "kubectl delete job"}

@@ -98,7 +98,7 @@ async def verified(
     return await loop.run_in_executor(threads, function, submission.key, key, data)
 
 
-async def spent_keys(
+async def deletable_keys(
     store: Store, submission: Submission, index: int, meta: dict[str, Any]
 ) -> list[str]:
     """Return the keys of a task's objects except its output; some may not exist.

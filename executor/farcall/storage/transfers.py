@@ -102,21 +102,19 @@ async def send_in_parts(
         Exception: The first exception that either function raises.
     """
     sent: list[asyncio.Future[T]] = []
-    under_way: set[asyncio.Future[T]] = set()
+    running: set[asyncio.Future[T]] = set()
     try:
         while (part := await make()) is not None:
             sent.append(asyncio.ensure_future(send(len(sent) + 1, part)))
-            under_way.add(sent[-1])
+            running.add(sent[-1])
             del part  # release it as soon as it is sent
-            while len(under_way) >= PARALLEL_PARTS:
-                done, under_way = await asyncio.wait(
-                    under_way, return_when=asyncio.FIRST_COMPLETED
-                )
+            while len(running) >= PARALLEL_PARTS:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     each.result()
         return await asyncio.gather(*sent)
     finally:
-        for each in under_way:
+        for each in running:
             each.cancel()
         await asyncio.gather(*sent, return_exceptions=True)
 

@@ -34,7 +34,7 @@ _ARRAY_S = 10.0
 """Interval in seconds between reads of a running array's texts."""
 
 
-class Whys:
+class FailureSummaries:
     """Call and error texts of jobs, by job ID."""
 
     def __init__(self, account: Account) -> None:
@@ -116,7 +116,7 @@ class Jobs(Watcher[str]):
     """Poller of the jobs of some queues, by ID.
 
     Attributes:
-        whys: The jobs' call and error texts.
+        summaries: The jobs' call and error texts.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Jobs(Watcher[str]):
         self._everybody = everybody
         self._queues = [_Queue(name) for name in queues]
         self._wanted: list[datetime] = []
-        self.whys = Whys(account)
+        self.summaries = FailureSummaries(account)
 
     @property
     def since(self) -> datetime:
@@ -170,7 +170,7 @@ class Jobs(Watcher[str]):
         """Return whether a job is unfinished or has texts left to read."""
         entries = self.entries.values()
         is_unfinished = any(not entry.detail.status.is_final for entry in entries)
-        return is_unfinished or bool(self.whys.due(entries))
+        return is_unfinished or bool(self.summaries.due(entries))
 
     async def poll(self) -> None:
         """List new jobs, and describe new, changed and active jobs."""
@@ -183,7 +183,7 @@ class Jobs(Watcher[str]):
 
     async def poll_details(self) -> None:
         """Read some jobs' call and error texts."""
-        self.notify(await self.whys.read(self.entries))
+        self.notify(await self.summaries.read(self.entries))
 
     def _horizon(self) -> datetime:
         """Return the earliest submission time that a listener needs."""

@@ -241,7 +241,7 @@ class Children(Parts):
 # --- The jobs that a browser has opened: arrays and multi-node jobs -----------------------------
 
 
-class Wholes:
+class OpenJobs:
     """Jobs whose parts a browser shows; browsers share each job's requests."""
 
     def __init__(self, account: Account) -> None:

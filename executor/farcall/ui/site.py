@@ -23,7 +23,7 @@ from farcall.operations.catalog import Query
 from farcall.operations.retry import Again
 from farcall.ui.guard import as_json
 from farcall.ui.jobs import Jobs
-from farcall.ui.parts import Wholes
+from farcall.ui.parts import OpenJobs
 from farcall.ui.watchers import Account, Feed, K, Watcher
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Site:
         account: The session.
         queues: The queues whose jobs are shown.
         jobs: The queues' jobs.
-        wholes: Array tasks and nodes of open jobs.
+        open_jobs: Array tasks and nodes of open jobs.
         stopping: Set when the server stops.
     """
 
@@ -130,8 +130,8 @@ class Site:
         self.settings = settings
         self.account = Account(settings)
         self.jobs = Jobs(self.account, self.queues, options.span, everybody=options.everybody)
-        self.wholes = Wholes(self.account)
-        self.jobs.on_change = self.wholes.poll_soon
+        self.open_jobs = OpenJobs(self.account)
+        self.jobs.on_change = self.open_jobs.poll_soon
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
@@ -166,7 +166,7 @@ class Site:
 
         def view(job_ids: list[str]) -> dict[str, Any]:
             known = filter(None, map(self.jobs.get, job_ids))
-            return {"jobs": [json_view.job(self.jobs.whys.filled(entry)) for entry in known]}
+            return {"jobs": [json_view.job(self.jobs.summaries.filled(entry)) for entry in known]}
 
         with self.jobs.listen_since(since) as feed:
             async for piece in _events(self.jobs, feed, "jobs", _JOBS, view):
@@ -174,7 +174,7 @@ class Site:
 
     async def child_events(self, whole: JobDetail) -> AsyncGenerator[bytes, None]:
         """Yield an array's tasks or a job's nodes, then each changed one."""
-        with self.wholes.listen(whole) as (parts, feed):
+        with self.open_jobs.listen(whole) as (parts, feed):
 
             def view(indexes: list[int]) -> dict[str, Any]:
                 return {"children": [parts.row(index) for index in indexes]}
@@ -262,7 +262,7 @@ class Site:
 
     def _poll_again(self, job_ids: Iterable[str]) -> None:
         self.jobs.poll_soon()
-        self.wholes.poll_soon(job_id.partition(":")[0] for job_id in job_ids)
+        self.open_jobs.poll_soon(job_id.partition(":")[0] for job_id in job_ids)
 
 
 async def _events(

@@ -119,19 +119,19 @@ class Feed(Generic[K]):
     def __init__(self, wants: Callable[[K], bool]) -> None:
         self._wants = wants
         self._pending: dict[K, None] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def note(self, keys: Iterable[K]) -> None:
         """Record changes, and that a poll was made."""
         self._pending.update((key, None) for key in keys if self._wants(key))
-        self._news.set()
+        self._changed.set()
 
     async def take(self, most: int, timeout_s: float) -> list[K]:
         """Wait some time for news; return the keys of changes, if there are any."""
         if not self._pending:
             with contextlib.suppress(asyncio.TimeoutError):
-                await within(timeout_s, self._news.wait())
-        self._news.clear()
+                await within(timeout_s, self._changed.wait())
+        self._changed.clear()
         keys = list(islice(self._pending, most))
         for key in keys:
             del self._pending[key]

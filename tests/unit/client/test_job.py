@@ -31,16 +31,16 @@ def store(session):
     return session.stores.of(golden.WHERE.bucket)
 
 
-def run_of(on_spent=None, **options):
+def run_of(on_discarded=None, **options):
     place = SUBMISSION, INDEX
-    return TaskRun(SUBMISSION.id_of(INDEX), Settings(**options), place, on_spent=on_spent)
+    return TaskRun(SUBMISSION.id_of(INDEX), Settings(**options), place, on_discarded=on_discarded)
 
 
 @pytest.fixture
 def arrive(store):
     """Return a function that stores results and makes their job: `await arrive(42)`."""
 
-    async def put(*values, on_spent=None, **options):
+    async def put(*values, on_discarded=None, **options):
         records = [
             (raised if isinstance(value, Exception) else returned)(number)
             for number, value in enumerate(values)
@@ -48,7 +48,7 @@ def arrive(store):
         meta = {**golden.RETURNED, "results": records, "begun": len(records)}
         data = golden.outcome(meta, INDEX, [pickle.dumps(value) for value in values])
         await store.put(golden.WHERE.outcome_key(INDEX), [data])
-        run = run_of(on_spent, **options)
+        run = run_of(on_discarded, **options)
         run.record_outcome(Arrived(golden.WHERE.bundle, INDEX, len(data)))
         return Job(run)
 
@@ -119,12 +119,12 @@ async def test_failed_job_keeps_results_of_calls(arrive):
     assert [each.index for each in found] == [0, 1, 2, 3]
 
 
-async def test_on_spent_is_called_once(arrive):
-    spent = []
-    job = await arrive(42, on_spent=lambda: spent.append(True))
+async def test_on_discarded_is_called_once(arrive):
+    deletable = []
+    job = await arrive(42, on_discarded=lambda: deletable.append(True))
     await job.result()
     await job.result()
-    assert spent == [True]
+    assert deletable == [True]
 
 
 # --- jobs on Batch ----------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class Opened:
         function, arguments = self._tasks[submission.job_id][index]
         results = [self._call(function, *each) for each in arguments]
         assert len(results) == calls
-        return Delivered(results, spent=[f"{submission.job_id}:{index}"])
+        return Delivered(results, deletable=[f"{submission.job_id}:{index}"])
 
     def _call(self, function, args, kwargs):
         try:
@@ -122,8 +122,8 @@ class Opened:
         except ValueError as error:
             return Result(error=error)
 
-    def discard(self, settings, submission, index, spent):
-        self.discarded += spent
+    def discard(self, settings, submission, index, deletable):
+        self.discarded += deletable
 
     async def _leave(self, job_ids, tasks, reason):
         self.ended.append((job_ids, tasks, reason))
@@ -256,7 +256,7 @@ async def test_unsized_iterables_yield_all_results(opened, kind, chunksize):
 
 async def test_endless_map_is_submitted_in_step(opened, monkeypatch):
     """Submission pauses while too many results are not collected."""
-    monkeypatch.setattr(module, "_MOST_UNTAKEN", 50)
+    monkeypatch.setattr(module, "_MOST_UNCOLLECTED", 50)
     monkeypatch.setattr(call_reader, "_AT_FIRST", 10)
     monkeypatch.setattr(call_reader, "_MOST_AHEAD", 10)
     read = []

@@ -46,8 +46,8 @@ async def owner(timing):
 async def test_bundle_is_deleted_after_successful_tasks(owner):
     discard = owner.cleaner.discard
     well, badly = await owner.submit("well", 2), await owner.submit("badly", 2)
-    for submission, index, spent in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
-        discard(SETTINGS, submission, index, spent)
+    for submission, index, deletable in ((well, 0, ["o"]), (badly, 0, []), (badly, 1, ["o"])):
+        discard(SETTINGS, submission, index, deletable)
     assert await owner.bundles_left() == ["badly", "well"]
     assert owner.deleted == []
     discard(SETTINGS, well, 1, ["o"])

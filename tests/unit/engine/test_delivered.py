@@ -17,9 +17,12 @@ def outcome(*ends):
 
 
 def test_output_keys_are_spent_with_outcome():
-    assert Delivered([], spent=["outcome"], output=["chunk"]).all_spent == ["outcome", "chunk"]
-    assert Delivered([], spent=["outcome"]).all_spent == ["outcome"]
-    assert Delivered([]).all_spent == []
+    assert Delivered([], deletable=["outcome"], output=["chunk"]).all_deletable == [
+        "outcome",
+        "chunk",
+    ]
+    assert Delivered([], deletable=["outcome"]).all_deletable == ["outcome"]
+    assert Delivered([]).all_deletable == []
 
 
 def test_calls_get_their_part_of_output():

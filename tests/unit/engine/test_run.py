@@ -122,11 +122,11 @@ async def test_second_event_loop_is_rejected(world, run):
 class Fetching(TaskRun):
     """Fetches the outcome once ``go`` is set; ``failures`` are raised first."""
 
-    def __init__(self, *failures, spent=()):
+    def __init__(self, *failures, deletable=()):
         super().__init__("6f1c", Settings(), PLACE)
         self.count = 0
         self.go = asyncio.Event()
-        self.outcome = Delivered([Result(42)], spent=list(spent))
+        self.outcome = Delivered([Result(42)], deletable=list(deletable))
         self._failures = list(failures)
         self.record_outcome(ARRIVED)
 
@@ -162,10 +162,10 @@ async def test_failed_fetch_is_repeated(worlds):
     assert run.count == 2
 
 
-@pytest.mark.parametrize("spent", [[], ["outcome"]])
-async def test_deletable_outcome_is_kept(worlds, spent):
-    run = Fetching(spent=spent)
+@pytest.mark.parametrize("deletable", [[], ["outcome"]])
+async def test_deletable_outcome_is_kept(worlds, deletable):
+    run = Fetching(deletable=deletable)
     assert run.kept() is None
     run.go.set()
     await run.delivered()
-    assert run.kept() is (run.outcome if spent else None)
+    assert run.kept() is (run.outcome if deletable else None)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from farcall_runtime import container_output
-from farcall_runtime.container_output import Outlet
+from farcall_runtime.container_output import ContainerStream
 from tests.support.patience import until
 
 
@@ -20,7 +20,7 @@ class Pipe:
     def __init__(self):
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
-        self.outlet = Outlet(self.writer)
+        self.stream = ContainerStream(self.writer)
 
     def room(self):
         """Return whether the pipe accepts data."""
@@ -41,7 +41,7 @@ class Pipe:
 
     def close(self):
         os.close(self.reader)  # ends an unread write
-        until(lambda: not self.outlet._waiting)
+        until(lambda: not self.stream._waiting)
         os.close(self.writer)
 
 
@@ -55,7 +55,7 @@ def pipe():
 def fill(pipe):
     """Fill the pipe, and queue as much as may wait."""
     data = os.urandom(container_output._MOST_WAITING_BYTES + (1 << 20))
-    pipe.outlet.write(data)
+    pipe.stream.write(data)
     until(lambda: not pipe.room())
     return data
 
@@ -64,37 +64,37 @@ def test_all_data_arrives_in_order(pipe):
     pieces = [os.urandom(size) for size in (1, 100_000, 5, 300_000)]
     found = b""
     for piece in pieces:
-        pipe.outlet.write(piece)
+        pipe.stream.write(piece)
     while len(found) < sum(map(len, pieces)):
         found += pipe.read()
     assert found == b"".join(pieces)
-    pipe.outlet.flush(time.monotonic() + 60)
-    assert not pipe.outlet.holds()
+    pipe.stream.flush(time.monotonic() + 60)
+    assert not pipe.stream.holds()
 
 
 def test_writer_waits_while_stream_is_read(pipe, monkeypatch):
     monkeypatch.setattr(container_output, "_STALL_S", 1e9)
     fill(pipe)
-    assert pipe.outlet.holds()
-    while pipe.outlet.holds():
+    assert pipe.stream.holds()
+    while pipe.stream.holds():
         pipe.read(100_000)
 
 
 def test_unread_stream_does_not_block_writer(pipe, monkeypatch):
     data = fill(pipe)
     monkeypatch.setattr(container_output, "_STALL_S", 0.0)
-    until(lambda: not pipe.outlet.holds())
-    pipe.outlet.write(b"left out")
-    pipe.outlet.flush(time.monotonic() + 1e9)
+    until(lambda: not pipe.stream.holds())
+    pipe.stream.write(b"left out")
+    pipe.stream.flush(time.monotonic() + 1e9)
 
     monkeypatch.setattr(container_output, "_STALL_S", 1e9)
     found = b""
     while len(found) < len(data):
         found += pipe.read()
     assert found == data
-    until(lambda: not pipe.outlet._waiting)
-    pipe.outlet.write(b"and later")
-    until(lambda: pipe.outlet._waiting == b"")
+    until(lambda: not pipe.stream._waiting)
+    pipe.stream.write(b"and later")
+    until(lambda: pipe.stream._waiting == b"")
     assert pipe.read() == b"and later"
 
 
@@ -110,11 +110,11 @@ def test_non_blocking_pipe_is_waited_for(pipe):
 def test_missing_or_closed_stream_is_harmless():
     reader, writer = os.pipe()
     os.close(reader)
-    gone = Outlet(writer)
+    gone = ContainerStream(writer)
     gone.write(b"x" * 100_000)
     gone.flush(time.monotonic() + 60)
     os.close(writer)
-    closed = Outlet(1 << 20)
+    closed = ContainerStream(1 << 20)
     closed.write(b"x")
     closed.flush(time.monotonic() + 60)
     assert not gone._waiting + closed._waiting
@@ -125,10 +125,10 @@ def test_without_thread_fitting_data_is_written(pipe, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    pipe.outlet.write(b"line")
+    pipe.stream.write(b"line")
     assert pipe.read() == b"line"
     data = fill(pipe)
     found = pipe.read()
     assert data.startswith(found)
     assert found
-    assert not pipe.outlet._waiting
+    assert not pipe.stream._waiting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farcall.model.submission import Submission
-from farcall.storage.outcomes import spent_keys
+from farcall.storage.outcomes import deletable_keys
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from tests.contract import make_golden as golden
 from tests.unit.fakes import store_in_memory
@@ -20,9 +20,9 @@ async def test_value_parts_of_attempts_are_spent():
     meta |= {stream: {"chunks": 0} for stream in STREAMS}
 
     outcome = where.outcome_key(8)
-    assert set(await spent_keys(store, array, 8, meta)) == {outcome, *left[:3]}
+    assert set(await deletable_keys(store, array, 8, meta)) == {outcome, *left[:3]}
     meta["attempt"] = 2
-    assert {outcome, *left} < set(await spent_keys(store, array, 8, meta))
+    assert {outcome, *left} < set(await deletable_keys(store, array, 8, meta))
 
 
 async def test_node_outcomes_of_attempts_are_spent():
@@ -30,7 +30,7 @@ async def test_node_outcomes_of_attempts_are_spent():
     gang = Submission("job", "work", where, golden.KEY, 1, nodes=4)
     meta = {"attempt": 2, "value": {"size": 1}, **{stream: {"chunks": 0} for stream in STREAMS}}
 
-    assert await spent_keys(store_in_memory(), gang, 3, meta) == [
+    assert await deletable_keys(store_in_memory(), gang, 3, meta) == [
         where.node_key(2, 3),
         where.value_key(3, 2, 0),
         where.node_key(1, 3),

@@ -13,7 +13,7 @@ from farcall.operations.catalog import Catalog
 from farcall.operations.reasons import Reasons
 from farcall.testing import fake_cloud
 from farcall.ui import jobs
-from farcall.ui.jobs import Whys
+from farcall.ui.jobs import FailureSummaries
 from tests.support.patience import until_async
 
 
@@ -58,13 +58,13 @@ async def entries():
 async def test_calls_and_errors_are_read_once(entries):
     session, found = entries
     account = Account(session)
-    whys = Whys(account)
-    assert set(await whys.read(found)) == set(found)
-    well, failed = (whys.filled(entry).why for entry in found.values())
+    summaries = FailureSummaries(account)
+    assert set(await summaries.read(found)) == set(found)
+    well, failed = (summaries.filled(entry).why for entry in found.values())
     assert (well.call, well.error) == ("settle(rate=0.5)", None)
     assert failed.call == "settle(rate=0.75)"
     assert failed.error == "ValueError: singular matrix 0.75"
-    assert [] == await whys.read(found)
+    assert [] == await summaries.read(found)
     assert 1 == len(account.read)
 
 
@@ -72,9 +72,9 @@ async def test_newest_jobs_are_read_first(entries, monkeypatch):
     monkeypatch.setattr(jobs, "_AT_ONCE", 1)
     session, found = entries
     account = Account(session)
-    whys = Whys(account)
-    while whys.due(found.values()):
-        await whys.read(found)
+    summaries = FailureSummaries(account)
+    while summaries.due(found.values()):
+        await summaries.read(found)
     newest_first = sorted(found, key=lambda job: found[job].detail.created_at, reverse=True)
     assert [[job] for job in newest_first] == account.read
 
@@ -84,12 +84,12 @@ async def test_finished_job_is_read_again(entries):
     _, failed = found
     ended = found[failed]
     found[failed] = replace(ended, detail=replace(ended.detail, status=JobStatus.RUNNING))
-    whys = Whys(Account(session))
-    await whys.read(found)
-    running = whys.filled(found[failed]).why
+    summaries = FailureSummaries(Account(session))
+    await summaries.read(found)
+    running = summaries.filled(found[failed]).why
     assert (running.call, running.error) == ("settle(rate=0.75)", None)
     found[failed] = ended
-    assert [failed] == await whys.read(found)
-    assert whys.filled(ended).why.error == "ValueError: singular matrix 0.75"
-    await whys.read({})
-    assert whys.filled(ended).why.error is None
+    assert [failed] == await summaries.read(found)
+    assert summaries.filled(ended).why.error == "ValueError: singular matrix 0.75"
+    await summaries.read({})
+    assert summaries.filled(ended).why.error is None

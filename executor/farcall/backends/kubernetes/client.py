@@ -55,7 +55,7 @@ Bookmarks arrive each minute.
 _LAST_CONNECTIONS_S = 2.0
 _TURN_S = 0.001
 _LARGEST_LINE_BYTES = 32 * 1024 * 1024
-_STRANGE_CHARACTERS = 300
+_SHOWN_CHARACTERS = 300
 _UNAUTHORIZED = 401
 
 LAPSE_S = 60.0
@@ -346,7 +346,7 @@ class Kube:
         try:
             document = json.loads(text)
         except ValueError:
-            document = text.strip()[:_STRANGE_CHARACTERS]
+            document = text.strip()[:_SHOWN_CHARACTERS]
         after = answer.headers.get("Retry-After")
         return refused(call, self.connection, answer.status, document, after)
 
@@ -475,7 +475,7 @@ def _parsed(call: Call, connection: Connection, text: bytes) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        shown = text[:_STRANGE_CHARACTERS].decode(errors="replace")
+        shown = text[:_SHOWN_CHARACTERS].decode(errors="replace")
         raise refused(call, connection, 502, shown, None)
     return document
 

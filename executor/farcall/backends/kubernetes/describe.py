@@ -362,21 +362,23 @@ class Description:
         if not base.groups and self._size <= 1:
             return self._one(base, 0, pods)
         main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
-        culprit = main if base.groups and end and end.is_success else _culprit(pods, end)
+        failed_pod = main if base.groups and end and end.is_success else _failed_pod(pods, end)
         found = self._with_end(base)
-        if culprit is not None:
+        if failed_pod is not None:
             found = replace(
                 found,
-                exit_code=culprit.exit_code,
-                container_reason=culprit.container_reason,
-                log_stream=culprit.as_attempt().log_stream,
+                exit_code=failed_pod.exit_code,
+                container_reason=failed_pod.container_reason,
+                log_stream=failed_pod.as_attempt().log_stream,
             )
         if end is None:
             found = self._as_it_waits(found, pods)
         if base.groups:
             status = found.status if end else self._unfinished(main)
             started = main.started_at if main else None
-            return replace(found, status=status, started_at=started, tried=_gang_tried(pods, end))
+            return replace(
+                found, status=status, started_at=started, tried=_attempts_of_job(pods, end)
+            )
         return replace(found, array_size=self._size, status_summary=self._summary(pods))
 
     def task(self, index: int, pods: Sequence[Pod]) -> KubernetesDetail | None:
@@ -644,7 +646,7 @@ def _deleted(job: Mapping[str, Any]) -> str:
     return str(_annotations(job).get(REASON_ANNOTATION) or DELETED)
 
 
-def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
+def _failed_pod(pods: Sequence[Pod], end: _End | None) -> Pod | None:
     """Return the pod that ended a multi-node job: the named or the first failed one."""
     if end is None or end.is_success:
         return None
@@ -654,7 +656,7 @@ def _culprit(pods: Sequence[Pod], end: _End | None) -> Pod | None:
     return next(iter(named or failed), None)
 
 
-def _gang_tried(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
+def _attempts_of_job(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ...]:
     """Return the attempts of a multi-node job; each attempt consists of all nodes."""
     latest = max((each.attempt for each in pods), default=0)
     main = [each for each in pods if each.node == 0 and (end or each.attempt < latest)]

@@ -175,7 +175,7 @@ def refused(
     where = f" in namespace {call.namespace}" if call.namespace else ""
     text = f"{call}{where} was refused: {message} ({code or status})"
     details = report.get("details")
-    what_to_do = _STRANGE
+    what_to_do = _NOT_KUBERNETES
     if is_status or status == 401:
         what_to_do = _remedy(call, connection, status, report)
     return KubeError(
@@ -189,7 +189,7 @@ def refused(
     )
 
 
-_STRANGE = (
+_NOT_KUBERNETES = (
     "this is not a response of Kubernetes: check the server in the kubeconfig file, and its proxy"
 )
 

@@ -102,7 +102,7 @@ class Found:
     @property
     def is_array(self) -> bool:
         """Whether its indexes are independent tasks, not nodes of one job."""
-        return self.size > 1 and not (_is_gang(self.job) or nodes.is_one(self.job))
+        return self.size > 1 and not (_is_multi_node(self.job) or nodes.is_one(self.job))
 
     @property
     def is_ours(self) -> bool:
@@ -209,7 +209,7 @@ class Lookup:
                 continue
             found = _whole(name, [document])
             # A job with nodes of several groups has more objects than this one.
-            return await self._labelled([name]) if _is_gang(document) else found
+            return await self._labelled([name]) if _is_multi_node(document) else found
         return {}
 
     @property
@@ -586,7 +586,7 @@ def _whole(
     return {} if job is None else {name: Found(name, job, objects, is_deleted)}
 
 
-def _is_gang(job: Mapping[str, Any]) -> bool:
+def _is_multi_node(job: Mapping[str, Any]) -> bool:
     """Return whether a Job's pods are nodes of one job."""
     template = (job.get("spec") or {}).get("template") or {}
     return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})

@@ -17,7 +17,7 @@ from farcall.covalent.group_run import CancelledGroupError
 from farcall.covalent.node_results import telling
 from farcall.covalent.plugin import database
 from farcall.covalent.plugin.options import ConfiguredExecutor
-from farcall.covalent.task_groups import under_way
+from farcall.covalent.task_groups import groups_of_loop
 from farcall.engine.session import session_for
 from farcall.model.errors import FarcallError
 from farcall_runtime import archive
@@ -52,7 +52,7 @@ class DirectExecutor(ConfiguredExecutor):
         workflow = None
         if by_server:
             workflow = (await asyncio.to_thread(database.stored, key[0], key[1:])).workflow
-        under_way().add(self.settings, [key], group, workflow)
+        groups_of_loop().add(self.settings, [key], group, workflow)
         job_id = await self.submit_task(task_metadata, {})
         if by_server:
             await database.record_job(*key, self.stored, job_id)
@@ -99,14 +99,14 @@ class DirectExecutor(ConfiguredExecutor):
             ServiceError: An AWS call failed.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        run = under_way().find(key)
+        run = groups_of_loop().find(key)
         if run is None or run.group is None:
             raise FarcallError(
                 f"node {key[1]} of dispatch {key[0]} was not prepared. Call run(), which "
                 "prepares it."
             )
         try:
-            return await under_way().submit(run)
+            return await groups_of_loop().submit(run)
         except CancelledGroupError:
             raise TaskCancelledError from None
 
@@ -123,13 +123,13 @@ class DirectExecutor(ConfiguredExecutor):
             ServiceError: An AWS call failed.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        run = under_way().find(key)
+        run = groups_of_loop().find(key)
         if run is None:
             raise FarcallError(f"this process runs no job of node {key[1]} of dispatch {key[0]}")
         try:
             end = (await run.ends())[key[1]]
         finally:
-            under_way().forget([key])
+            groups_of_loop().forget([key])
         stdout, stderr = (each.decode(errors="replace") for each in (end.stdout, end.stderr))
         if end.cancelled:
             raise TaskCancelledError(end.error)

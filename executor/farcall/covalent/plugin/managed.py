@@ -17,7 +17,7 @@ from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key
 from farcall.covalent.node_results import NodeEnd, as_utf8, telling
 from farcall.covalent.plugin import database, restart
 from farcall.covalent.plugin.options import ConfiguredExecutor
-from farcall.covalent.task_groups import planned_handle, under_way
+from farcall.covalent.task_groups import groups_of_loop, planned_handle
 from farcall.model.workflows import Workflow
 from farcall_runtime.contract import Location
 from farcall_runtime.electron import Node
@@ -35,7 +35,7 @@ class ManagedExecutor(ConfiguredExecutor):
 
     def get_upload_uri(self, task_group_metadata: Mapping[str, Any], object_key: str) -> str:
         """Return an empty upload URI, because `send` reads Covalent's own files."""
-        under_way().debouncer.announce()
+        groups_of_loop().debouncer.announce()
         return ""
 
     async def send(
@@ -80,9 +80,9 @@ class ManagedExecutor(ConfiguredExecutor):
         async def record_place(where: Location, index: int) -> None:
             await database.record_job(*keys[-1], stored, planned_handle(where, index))
 
-        run = under_way().add(settings, keys, group, workflow)
+        run = groups_of_loop().add(settings, keys, group, workflow)
         try:
-            job_id = await under_way().submit(run, record_place)
+            job_id = await groups_of_loop().submit(run, record_place)
         except CancelledGroupError:
             raise TaskCancelledError from None
         await database.record_job(*keys[-1], stored, job_id)
@@ -106,12 +106,12 @@ class ManagedExecutor(ConfiguredExecutor):
         if _DELEGATED in data:
             raise NotImplementedError  # signals Covalent that the status is reported separately
         keys = _keys(task_group_metadata)
-        run = under_way().find(keys[0])
+        run = groups_of_loop().find(keys[0])
         try:
             with telling():
                 cancelled = run is not None and await _shown(run, run.was_cancelled())
         except Exception:  # Covalent fails the nodes and does not request them again
-            under_way().forget(keys, ended=False)
+            groups_of_loop().forget(keys, ended=False)
             raise
         if cancelled:
             raise TaskCancelledError
@@ -152,16 +152,16 @@ class ManagedExecutor(ConfiguredExecutor):
             Whether a job is being terminated or will not be started.
         """
         key = task_metadata["dispatch_id"], task_metadata["node_id"]
-        run = under_way().find(key)
+        run = groups_of_loop().find(key)
         settings = run.settings if run else self.settings
-        return await under_way().cancel(settings, key, job_handle)
+        return await groups_of_loop().cancel(settings, key, job_handle)
 
     async def _receive(self, key: Key, group: int, data: Any) -> TaskUpdate | None:
         """Return one node's result; None if reported elsewhere or if the node restarts."""
         collected = data.get(_COLLECTED) if isinstance(data, dict) else None
         if isinstance(collected, bytes):  # a request's body cannot contain bytes
             return await _update(key, RESULT_STATUS.COMPLETED, {"output": collected})
-        run = under_way().find(key)
+        run = groups_of_loop().find(key)
         if run is None and data is None:
             return await _update(key, RESULT_STATUS.CANCELLED, {})
         if run is None:
@@ -175,9 +175,9 @@ class ManagedExecutor(ConfiguredExecutor):
             await self._append_logs(key[0], end)
             update = await _update_of(key, end)
         except BaseException:  # Covalent fails the node, or may retry
-            under_way().forget([key], ended=False)
+            groups_of_loop().forget([key], ended=False)
             raise
-        under_way().forget([key])
+        groups_of_loop().forget([key])
         await run.take(key[1])
         return update
 
@@ -187,13 +187,13 @@ class ManagedExecutor(ConfiguredExecutor):
         if restart.has_ended(*key):
             return None
         stored = await asyncio.to_thread(database.read_job, *key)
-        job_id = await under_way().find_job(self.settings, stored.handle)
+        job_id = await groups_of_loop().find_job(self.settings, stored.handle)
         if job_id is not None:
             if job_id != stored.handle:
                 await database.record_job(*key, self.stored, job_id)
             if stored.is_cancelled:
-                await under_way().record_cancelled(self.settings, job_id)
-            return under_way().adopt(self.settings, key, job_id)
+                await groups_of_loop().record_cancelled(self.settings, job_id)
+            return groups_of_loop().adopt(self.settings, key, job_id)
         await restart.start_again(key[0], group)
         return None
 

@@ -130,12 +130,12 @@ def _find_left(dispatch_id: str) -> Left:
             if not state.num_pending_parents:
                 groups[state.task_group_id] = json.loads(state.sorted_tasks)
         ended = {number for number, status in nodes.items() if status in _ENDED}
-        under_way = sum(n not in ended for numbers in groups.values() for n in numbers)
+        unfinished = sum(n not in ended for numbers in groups.values() for n in numbers)
         counted = session.get(WorkflowState, dispatch_id)
         if counted is not None:
-            counted.num_unresolved_tasks = under_way
+            counted.num_unresolved_tasks = unfinished
         session.commit()
-    return Left(groups, ended, is_over=not under_way)
+    return Left(groups, ended, is_over=not unfinished)
 
 
 def _read_nodes(dispatch_id: str) -> tuple[dict[int, str], Counter[int]]:

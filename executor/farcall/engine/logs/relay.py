@@ -179,7 +179,7 @@ class Relay:
         store = self._stores.of(submission.where.bucket)
         prefix = submission.where.streams_prefix(0).removesuffix("0/")
         listed = await store.list_keys(prefix)
-        news: dict[int, dict[int, list[_Chunk]]] = {}
+        new_chunks: dict[int, dict[int, list[_Chunk]]] = {}
         wanted = {str(index): index for index in followed.labels}
         for key, size in listed:
             name, _, rest = key[len(prefix) :].partition("/")
@@ -192,22 +192,24 @@ class Relay:
             if known is None or sequence >= known.next[stream]:
                 held = max(0, size - envelope.CHUNK_HEAD_BYTES)
                 chunk = _Chunk(stream, sequence, held)
-                news.setdefault(index, {}).setdefault(attempt, []).append(chunk)
-        chosen = random.sample(list(news), min(len(news), _MOST_TASKS))
+                new_chunks.setdefault(index, {}).setdefault(attempt, []).append(chunk)
+        chosen = random.sample(list(new_chunks), min(len(new_chunks), _MOST_TASKS))
         for start in range(0, len(chosen), _TOGETHER):
             some = chosen[start : start + _TOGETHER]
-            await asyncio.gather(*(self._read(followed, index, news[index]) for index in some))
-        return 1 + len(listed) // 1000, len(news)
+            await asyncio.gather(
+                *(self._read(followed, index, new_chunks[index]) for index in some)
+            )
+        return 1 + len(listed) // 1000, len(new_chunks)
 
     async def _read(
-        self, followed: _Followed, index: int, news: Mapping[int, list[_Chunk]]
+        self, followed: _Followed, index: int, new_chunks: Mapping[int, list[_Chunk]]
     ) -> None:
         """Read a task's new chunks, up to a number of bytes per stream."""
         task = followed.tasks.get(index)
         if task is None:
             return
         async with task.lock:
-            for attempt in sorted(news):
+            for attempt in sorted(new_chunks):
                 if index not in followed.labels:  # its output was printed meanwhile
                     return
                 if any(number > attempt for number in task.transcripts):
@@ -215,9 +217,9 @@ class Relay:
                 followed.write(index, self._end_others(task, attempt))
                 transcript = self._transcript(followed, index, task, attempt)
                 for stream in STREAMS:
-                    chunks = [chunk for chunk in news[attempt] if chunk.stream == stream]
+                    chunks = [chunk for chunk in new_chunks[attempt] if chunk.stream == stream]
                     try:
-                        followed.write(index, *await _news(transcript, chunks))
+                        followed.write(index, *await _read_new(transcript, chunks))
                     except FarcallError as error:  # the rest arrives with the result
                         _log.debug("cannot read output: %s", error)
 
@@ -262,7 +264,7 @@ class Relay:
             followed.write(index, lines, left_out)
 
 
-async def _news(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogLine], int]:
+async def _read_new(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[LogLine], int]:
     """Return a stream's new lines, and the number of dropped bytes before them."""
     kept = _last(chunks)
     if not kept:
