@@ -137,7 +137,6 @@ _API_BLOWS = {
 #: How hosts are lost: none of these counts as an attempt of a task.
 _LOSSES = (
     lambda hooks, pod: hooks.evict(pod),
-    lambda hooks, pod: hooks.evict(pod, api=True),
     lambda hooks, pod: hooks.preempt(pod),
 )
 

@@ -92,7 +92,7 @@ class World:
         return [each["reason"] for each in self.events(name)]
 
     def log(self, pod):
-        log = self.cluster.logs.of(pod["metadata"]["uid"])
+        log = self.cluster.logs.get(pod["metadata"]["uid"])
         return [line.decode() for _, line in log.lines] if log else []
 
     async def until(self, true):

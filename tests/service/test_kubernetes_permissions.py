@@ -26,6 +26,13 @@ ROOT = Path(__file__).parents[2]
 USER = "restricted"
 """Context and user of the local Kubernetes emulator without any default permissions."""
 
+NO_PODS = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "none"},
+    "spec": {"hard": {"pods": "0"}},
+}
+
 OPTIONS = {"backend": "kubernetes", "context": USER, "vcpu": 1, "memory": 1, "linger_s": 0.02}
 
 
@@ -72,7 +79,7 @@ async def _has_reason(job: Job[Any], word: str) -> bool:
     return word in (await job.detail()).status_reason
 
 
-async def session(folder: Path, hooks: Any) -> None:
+async def session(folder: Path, cluster: Cluster) -> None:
     """Submit, map, cancel, read output, run on two nodes, delete and recover."""
     async with BatchExecutor(**OPTIONS, retry_attempts=1) as opened:
         assert await opened.task(abs)(-1) == 1
@@ -83,11 +90,11 @@ async def session(folder: Path, hooks: Any) -> None:
             await job.cancel()
             with pytest.raises(JobCancelledError):
                 await job.result()
-        hooks.quota({"pods": "0"})
+        cluster.ask("POST", cluster.path("resourcequotas"), NO_PODS)
         waiting = await opened.submit(abs, -1)
         await until_async(lambda: _has_reason(waiting, "quota"))
         await waiting.cancel()
-        hooks.quota(None)
+        cluster.ask("DELETE", cluster.path("resourcequotas", "none"))
         for _ in range(2):  # the second job finds the first job's Service
             assert await opened.with_options(nodes=2).task(abs)(-1) == [1, 1]
         command = await opened.command("busybox:1", ["echo", "printed"])
@@ -127,10 +134,11 @@ async def test_documented_role_suffices_for_session(kubernetes, cluster, tmp_pat
     emulator = kubernetes.kubernetes
     grant(cluster)
     before = emulator.requests()
-    await session(tmp_path, emulator)
+    await session(tmp_path, cluster)
     assert commands(tmp_path) == []
     asked = {name for name, count in emulator.requests().items() if count > before.get(name, 0)}
     ours = {name for name in asked if "/" not in name or name.endswith("pods/log")}
+    ours -= {"create resourcequotas", "delete resourcequotas"}  # the test's own
     # Every user may review access, and doctor reads a Secret only if permitted.
     assert ours - granted() == {"create selfsubjectaccessreviews", "get secrets"}
     assert granted() - ours == {"get serviceaccounts"}  # with service_account

@@ -44,13 +44,8 @@ class Access:
                 return user
         raise UnauthorizedError("Unauthorized")
 
-    def check(self, user: str, target: Target, *, has_roles: bool = True) -> None:
+    def check(self, user: str, target: Target) -> None:
         """Reject a request that the user may not make.
-
-        Args:
-            user: The sender.
-            target: Target of the request.
-            has_roles: Whether the server has read its Roles since its start.
 
         Raises:
             ForbiddenError: The right is missing.
@@ -58,8 +53,7 @@ class Access:
         group, name = target.kind.group, target.name
         # A namespace belongs to itself, so a Role in it can give the right to read it.
         namespace = name if target.kind is NAMESPACE else target.namespace
-        is_allowed = self._allows(user, namespace, target.verb, group, target.resource)
-        if is_allowed and (has_roles or user == ADMINISTRATOR):
+        if self._allows(user, namespace, target.verb, group, target.resource):
             return
         named = f' "{name}"' if name else ""
         place = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"

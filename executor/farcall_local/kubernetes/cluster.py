@@ -5,9 +5,8 @@ All of it runs on one event loop, together with the local AWS emulator's jobs.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from farcall_local.kubernetes import documents, nodes, pod_status
@@ -20,7 +19,6 @@ from farcall_local.kubernetes.kinds import (
     NAMESPACE,
     NODE,
     POD,
-    RESOURCE_QUOTA,
     SECRET,
     SERVICE_ACCOUNT,
     Kind,
@@ -38,7 +36,6 @@ _LOW_MEMORY = (
     "Container {name} was using 1Gi, request is 0, has larger consumption of memory. "
 )
 _PREEMPTED = "default-scheduler: preempting to accommodate a higher priority pod"
-_EVICTED_BY_API = "Eviction API: evicting"
 
 
 class Cluster:
@@ -53,7 +50,7 @@ class Cluster:
         timing: Durations.
 
     Attributes:
-        logs: Output of all pods.
+        logs: See `Kubelet.logs`.
         timing: Durations; may be changed at any time.
         withhold_image: See `Kubelet.withhold_image`.
     """
@@ -84,18 +81,13 @@ class Cluster:
         for part in (self._jobs, self._scheduler, self._garbage, self._kubelet):
             part.on_change(change, kind, document)
 
-    def evict(self, name: str, *, api: bool = False) -> None:
-        """Evict a pod.
+    def evict(self, name: str) -> None:
+        """Evict a pod as the kubelet does when memory is low; it stays, as Failed.
 
         Args:
             name: Name of a pod or a Job, as in the other methods.
-            api: Whether the eviction API deletes the pod, as in ``kubectl drain``; else its node
-                is low on memory, and the pod stays as Failed with the reason Evicted.
         """
         pod = self._pod(name)
-        if api:
-            self._disrupt(pod, "EvictionByEvictionAPI", _EVICTED_BY_API)
-            return
         text = _LOW_MEMORY.format(name=pod["spec"]["containers"][0]["name"])
 
         def final(pod: dict[str, Any]) -> dict[str, Any]:
@@ -113,25 +105,14 @@ class Cluster:
         node = pod["spec"].get("nodeName", "")
         text = f"Preempted by a pod on node {node}"
         self._kubelet.recorder.record(pod, NORMAL, "Preempted", text)
-        self._disrupt(pod, "PreemptionByScheduler", _PREEMPTED)
+        status = pod_status.disrupted(pod, "PreemptionByScheduler", _PREEMPTED)
+        self._store.update(POD, {**pod, "status": status})
+        self._store.delete(POD, DEFAULT, pod["metadata"]["name"])
 
     def oom(self, name: str) -> None:
         """Kill a pod's container as the kernel does when memory runs out (OOMKilled, 137)."""
         if run := self._kubelet.run_of(self._pod(name)):
             run.oom()
-
-    def quota(self, hard: Mapping[str, str] | None) -> None:
-        """Set the namespace's quota, such as ``{"pods": "2"}``; None removes it."""
-        with contextlib.suppress(NotFoundError):
-            self._store.delete(RESOURCE_QUOTA, DEFAULT, "quota")
-        if hard is not None:
-            metadata = {"name": "quota", "namespace": DEFAULT}
-            self._store.create(RESOURCE_QUOTA, {"metadata": metadata, "spec": {"hard": hard}})
-
-    def _disrupt(self, pod: dict[str, Any], reason: str, message: str) -> None:
-        meta = pod["metadata"]
-        self._store.update(POD, {**pod, "status": pod_status.disrupted(pod, reason, message)})
-        self._store.delete(POD, meta["namespace"], meta["name"])
 
     def _pod(self, name: str) -> dict[str, Any]:
         """Return a pod by its name, or the newest running pod of a Job."""
@@ -149,11 +130,6 @@ class Cluster:
 
 #: Namespaces that every cluster has.
 NAMESPACES = (DEFAULT, "kube-system", "kube-public", "kube-node-lease")
-
-_CALLS = (
-    *("compact", "configure", "requests", "restart", "cut_watches", "lose_response", "throttle"),
-    *("evict", "oom", "preempt", "quota", "withhold_image"),
-)
 
 
 class EmbeddedKubernetes:
@@ -178,6 +154,13 @@ class EmbeddedKubernetes:
         self.cluster = Cluster(self.store, runner, cpus=cpus)
         self.api = ApiServer(self.store, endpoint, self.cluster.logs)
         self._endpoint = endpoint
+        cluster, faults = self.cluster, self.api.faults
+        calls: tuple[Callable[..., Any], ...] = (
+            *(self.configure, self.restart, self.store.compact),
+            *(cluster.evict, cluster.oom, cluster.preempt, cluster.withhold_image),
+            *(faults.cut_watches, faults.lose_response, faults.requests, faults.throttle),
+        )
+        self._calls = {each.__name__: each for each in calls}
         for name in NAMESPACES:
             self._make_namespace(name)
         if secret:
@@ -202,12 +185,10 @@ class EmbeddedKubernetes:
         Raises:
             ValueError: The call is unknown, has wrong arguments, or cannot be carried out.
         """
-        if call not in _CALLS:
+        if call not in self._calls:
             raise ValueError(f"There is no development call {call!r} of Kubernetes.")
-        owners = (self, self.cluster, self.api.faults)
-        method = next(getattr(owner, call) for owner in owners if hasattr(owner, call))
         try:
-            found = method(*arguments, **options)
+            found = self._calls[call](*arguments, **options)
             return await found if inspect.isawaitable(found) else found
         except (StatusError, TypeError) as error:
             raise ValueError(f"{call}: {error}") from error
@@ -217,17 +198,6 @@ class EmbeddedKubernetes:
         await self.api.stop()
         self.store.compact()
         await self.api.start()
-
-    def compact(self) -> None:
-        """Drop the history: watches from an earlier version are rejected with 410."""
-        self.store.compact()
-
-    def requests(self) -> dict[str, int]:
-        """Return the number of requests since the start, such as ``{"create jobs": 2}``.
-
-        ``429`` counts the requests that `throttle` rejected, which no other entry includes.
-        """
-        return dict(self.api.faults.requests)
 
     def configure(self, **times: float) -> None:
         """Set times by the names of `farcall_local.kubernetes.timing.Timing`."""

@@ -102,6 +102,7 @@ def _certify(folder: Path, host: str) -> str:
     """Write a server's key and certificate; return the certificate as base64."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CLUSTER)])
+    hosts = [x509.IPAddress(ipaddress.ip_address(host)), x509.DNSName("localhost")]
     now = dt.datetime.now(dt.timezone.utc)
     certificate = (
         x509.CertificateBuilder()
@@ -112,7 +113,7 @@ def _certify(folder: Path, host: str) -> str:
         .not_valid_before(now - dt.timedelta(hours=1))  # clocks may differ
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectAlternativeName(_hosts(host)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -124,10 +125,3 @@ def _certify(folder: Path, host: str) -> str:
     file.touch(0o600)
     file.write_bytes(secret + certificate.public_bytes(pem))
     return base64.b64encode(certificate.public_bytes(pem)).decode()
-
-
-def _hosts(host: str) -> list[x509.GeneralName]:
-    try:
-        return [x509.IPAddress(ipaddress.ip_address(host)), x509.DNSName("localhost")]
-    except ValueError:
-        return [x509.DNSName(host), x509.DNSName("localhost")]

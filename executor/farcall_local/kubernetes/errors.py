@@ -31,16 +31,14 @@ class Cause(NamedTuple):
 
 
 class StatusError(Exception):
-    """Rejection of a request.
+    """Rejection of a request; the name of a subclass is its machine-readable reason.
 
     Attributes:
         code: HTTP status.
-        reason: Machine-readable reason, such as ``NotFound``.
         details: ``details`` of the Status.
     """
 
     code = 500
-    reason = "InternalError"
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -55,31 +53,32 @@ class StatusError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": str(self),
-            "reason": self.reason,
+            "reason": type(self).__name__.removesuffix("Error"),
             **details,
             "code": self.code,
         }
+
+
+class InternalError(StatusError):
+    """The emulator failed."""
 
 
 class BadRequestError(StatusError):
     """The request cannot be parsed."""
 
     code = 400
-    reason = "BadRequest"
 
 
 class UnauthorizedError(StatusError):
     """The token is unknown."""
 
     code = 401
-    reason = "Unauthorized"
 
 
 class ForbiddenError(StatusError):
     """A right is missing, or a quota or an admission rule rejects the object."""
 
     code = 403
-    reason = "Forbidden"
 
 
 class _NameError(StatusError):
@@ -98,7 +97,6 @@ class NotFoundError(_NameError):
     """The object or path does not exist."""
 
     code = 404
-    reason = "NotFound"
     text = "{} not found"
 
 
@@ -106,7 +104,6 @@ class AlreadyExistsError(_NameError):
     """The name is taken."""
 
     code = 409
-    reason = "AlreadyExists"
     text = "{} already exists"
 
 
@@ -114,7 +111,6 @@ class ConflictError(_NameError):
     """The object has changed since the sender read it."""
 
     code = 409
-    reason = "Conflict"
     text = (
         "Operation cannot be fulfilled on {}: the object has been modified; please apply your "
         "changes to the latest version and try again"
@@ -125,14 +121,12 @@ class ExpiredError(StatusError):
     """The history does not reach back that far; the client lists again."""
 
     code = 410
-    reason = "Expired"
 
 
 class UnsupportedMediaTypeError(StatusError):
     """The body or patch has another content type."""
 
     code = 415
-    reason = "UnsupportedMediaType"
 
     def __init__(self, accepted: str) -> None:
         super().__init__(
@@ -145,7 +139,6 @@ class InvalidError(StatusError):
     """The object breaks rules of its kind, one for each cause."""
 
     code = 422
-    reason = "Invalid"
 
     @classmethod
     def of(cls, kind: Kind, name: str, causes: Sequence[Cause]) -> InvalidError:
@@ -166,7 +159,6 @@ class TooManyRequestsError(StatusError):
     """The server is throttling."""
 
     code = 429
-    reason = "TooManyRequests"
 
     def __init__(self, retry_after_s: int) -> None:
         super().__init__(

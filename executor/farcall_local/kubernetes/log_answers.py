@@ -19,16 +19,15 @@ _NS = 1_000_000_000
 
 
 async def send_log(
-    logs: PodLogs, request: web.BaseRequest, pod: Mapping[str, Any]
+    log: PodLog | None, request: web.BaseRequest, pod: Mapping[str, Any]
 ) -> web.StreamResponse:
-    """Respond with a Pod's log.
+    """Respond with a pod's log, which is None if its container has not started.
 
     Raises:
         BadRequestError: The container has not started, or has another name.
     """
     query = request.query
     container = _container(pod, query.get("container", ""))
-    log = logs.of(pod["metadata"]["uid"])
     if log is None:
         raise _waiting(pod, container)
     since, tail = _since(query), _count(query, "tailLines")
@@ -141,25 +140,3 @@ class PodLog:
     def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
-
-
-class PodLogs:
-    """Logs of all pods by UID."""
-
-    def __init__(self) -> None:
-        self._logs: dict[str, PodLog] = {}
-
-    def open(self, uid: str) -> PodLog:
-        """Create a pod's log."""
-        log = self._logs[uid] = PodLog()
-        return log
-
-    def of(self, uid: str) -> PodLog | None:
-        """Return a pod's log; None if its container has not started."""
-        return self._logs.get(uid)
-
-    def forget(self, uid: str) -> None:
-        """Drop the log of a deleted pod."""
-        log = self._logs.pop(uid, None)
-        if log is not None and not log.closed:
-            log.close()

@@ -1,6 +1,7 @@
 """The Kubernetes emulator's node, which is this machine, and the admission of pods.
 
-The texts are from Kubernetes 1.36's scheduler and API server. The node accepts pods by resources
+The texts are from Kubernetes 1.36's scheduler and API server, without amounts and preemption. The
+node accepts pods by resources
 and ``nodeSelector``; it has no taints, and affinity is ignored.
 
 Sources:
@@ -56,19 +57,15 @@ def node(cpu: float) -> dict[str, Any]:
 
 def objections(
     document: dict[str, Any], spec: dict[str, Any], free: Mapping[str, int]
-) -> tuple[list[str], bool]:
-    """Return the reasons why the node does not accept a pod.
-
-    Returns:
-        The scheduler's reasons, none if the node accepts it; and whether fewer pods would help.
-    """
+) -> list[str]:
+    """Return the scheduler's reasons against a pod on the node; none if the node accepts it."""
     labels: dict[str, str] = document["metadata"].get("labels") or {}
     selector: dict[str, str] = spec.get("nodeSelector") or {}
     if not selector.items() <= labels.items():
-        return ["node(s) didn't match Pod's node affinity/selector"], False
+        return ["node(s) didn't match Pod's node affinity/selector"]
     wanted = requests(spec)
     short = [name for name, value in wanted.items() if value and value > free.get(name, 0)]
-    return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short], True
+    return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
 
 
 _SUFFIXES = {
@@ -151,25 +148,14 @@ def _check_quota(
         and used[name] + wanted[name] > amount(name.removeprefix("requests."), hard[name])
     ]
     if over:
-        parts = {
-            "requested": [_text(name, wanted[name]) for name in over],
-            "used": [_text(name, used[name]) for name in over],
-            "limited": [f"{name}={hard[name]}" for name in over],
-        }
-        listed = ", ".join(f"{key}: {','.join(each)}" for key, each in parts.items())
-        raise _refusal(pod, f"exceeded quota: {quota['metadata']['name']}, {listed}")
+        limits = ",".join(f"{name}={hard[name]}" for name in over)
+        raise _refusal(pod, f"exceeded quota: {quota['metadata']['name']}, limited: {limits}")
 
 
 def _counted(pod: dict[str, Any]) -> Counter[str]:
     """Return how much of each quota a pod uses."""
     wanted = requests(pod["spec"])
     return Counter({**wanted, **{f"requests.{name}": each for name, each in wanted.items()}})
-
-
-def _text(name: str, value: int) -> str:
-    if not name.endswith("cpu"):
-        return f"{name}={value}"
-    return f"{name}={value}m" if value % 1000 else f"{name}={value // 1000}"
 
 
 def _refusal(pod: dict[str, Any], why: str) -> ForbiddenError:

@@ -24,7 +24,7 @@ from farcall_local.kubernetes.containers import CannotStartError, Container, Vol
 from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.job_pods import failures_of
 from farcall_local.kubernetes.kinds import POD, Kind
-from farcall_local.kubernetes.log_answers import PodLogs
+from farcall_local.kubernetes.log_answers import PodLog
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.timing import Timing, doubled
@@ -48,7 +48,7 @@ class Kubelet:
     """Kubelet that runs pods, and stops them when they are deleted.
 
     Attributes:
-        logs: Output of all pods.
+        logs: Output of the pods whose containers have started, by UID.
         recorder: Records the kubelet's events.
         claims: Folder of persistent volume claims.
     """
@@ -57,7 +57,7 @@ class Kubelet:
         self.store = store
         self.runner = runner
         self.timing = timing
-        self.logs = PodLogs()
+        self.logs: dict[str, PodLog] = {}
         self.recorder = Recorder(store, "kubelet", nodes.NAME)
         self._folder = tempfile.TemporaryDirectory(prefix="farcall-claims-")
         self.claims = Path(self._folder.name)
@@ -73,7 +73,8 @@ class Kubelet:
         meta = document["metadata"]
         uid, run = meta["uid"], self._runs.get(meta["uid"])
         if change == "DELETED":
-            self.logs.forget(uid)
+            if log := self.logs.pop(uid, None):
+                log.close()
             if run is not None:
                 run.stop(0.0)
         elif run is not None:
@@ -229,8 +230,7 @@ class PodRun:
             found = await running.wait()
         finally:
             self._over = True
-            log = self._kubelet.logs.of(self._uid)
-            if log is not None:
+            if log := self._kubelet.logs.get(self._uid):
                 log.close()
         code, reason, text = self._exit(found)
         self._end(lambda pod: pod_status.ended(pod, code, reason, text))
@@ -329,6 +329,7 @@ class PodRun:
             self._volumes = Volumes(pod, self._kubelet.claims)
         container = Container(self._kubelet.store, pod)
         security = self._container.get("securityContext") or {}
+        log = self._kubelet.logs[self._uid] = PodLog()
         return AttemptSpec(
             job_id=self._key[1],
             task_id=self._uid,
@@ -342,7 +343,7 @@ class PodRun:
             in_aws=False,
             mounts=self._volumes.mounts,
             host=self._volumes.host,
-            output=self._kubelet.logs.open(self._uid).write,
+            output=log.write,
         )
 
     def _write(self, change: Change) -> None:

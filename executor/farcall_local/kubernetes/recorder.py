@@ -19,6 +19,8 @@ from farcall_local.kubernetes.store import Store, timestamp
 
 NORMAL, WARNING = "Normal", "Warning"
 
+_NAMED = ("namespace", "name", "uid", "resourceVersion")
+
 #: Maximum number of different events of one component about one object.
 BURST = 25
 
@@ -54,33 +56,25 @@ class Recorder:
         elif self._counts[meta["uid"]] < BURST:
             self._counts[meta["uid"]] += 1
             name = self._names[same] = f"{meta['name']}.{secrets.token_hex(8)}"
-            metadata = {"name": name, "namespace": namespace}
-            about = self._about(involved, field)
-            self._store.create(EVENT, {"metadata": metadata, **about, **self._words(*same[1:])})
-
-    def _about(self, involved: dict[str, Any], field: str) -> dict[str, Any]:
-        meta = involved["metadata"]
-        about = {
-            "kind": involved["kind"],
-            "namespace": meta.get("namespace", ""),
-            "name": meta["name"],
-            "uid": meta["uid"],
-            "apiVersion": involved["apiVersion"],
-            "resourceVersion": meta.get("resourceVersion", ""),
-            **({"fieldPath": field} if field else {}),
-        }
-        return {"involvedObject": about, "source": self._source}
-
-    def _words(self, kind: str, reason: str, message: str) -> dict[str, Any]:
-        moment = timestamp()
-        return {
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "count": 1,
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
-            "eventTime": None,
-            "reportingComponent": self._source["component"],
-            "reportingInstance": self._source.get("host", ""),
-        }
+            about = {
+                "kind": involved["kind"],
+                "apiVersion": involved["apiVersion"],
+                **{each: meta.get(each, "") for each in _NAMED},
+                **({"fieldPath": field} if field else {}),
+            }
+            moment = timestamp()
+            event = {
+                "metadata": {"name": name, "namespace": namespace},
+                "involvedObject": about,
+                "source": self._source,
+                "type": kind,
+                "reason": reason,
+                "message": message,
+                "count": 1,
+                "firstTimestamp": moment,
+                "lastTimestamp": moment,
+                "eventTime": None,
+                "reportingComponent": self._source["component"],
+                "reportingInstance": self._source.get("host", ""),
+            }
+            self._store.create(EVENT, event)

@@ -64,7 +64,7 @@ class Resources:
         self._store = store
         self._verbs = {
             "create": self._create,
-            "get": self._get,
+            "get": lambda request: self.get(request.target),
             "list": self._list,
             "patch": self._patch,
             "delete": self._delete,
@@ -79,27 +79,12 @@ class Resources:
         status = 201 if request.target.verb == "create" else 200
         return status, self._verbs[request.target.verb](request)
 
-    def selector(self, target: Target, query: Mapping[str, str]) -> selectors.Selector:
-        """Return the selector of a list or watch.
+    def get(self, target: Target) -> Document:
+        """Return an object.
 
         Raises:
-            BadRequestError: A selector cannot be parsed.
+            NotFoundError: The object does not exist.
         """
-        by_label = selectors.labels(query.get("labelSelector", ""))
-        by_field = selectors.fields(target.kind, query.get("fieldSelector", ""))
-        namespace = target.namespace
-
-        def selects(document: Mapping[str, Any]) -> bool:
-            if namespace and document["metadata"].get("namespace") != namespace:
-                return False
-            return by_label(document) and by_field(document)
-
-        return selects
-
-    def _get(self, request: ApiRequest) -> Document:
-        return self._found(request.target)
-
-    def _found(self, target: Target) -> Document:
         found = self._store.get(target.kind, target.namespace, target.name)
         if found is None:
             raise NotFoundError.of(target.kind, target.name)
@@ -110,7 +95,7 @@ class Resources:
     def _list(self, request: ApiRequest) -> Document:
         target, limit = request.target, _number(request.query, "limit")
         version, after = self._start(request.query.get("continue"))
-        selects = self.selector(target, request.query)
+        selects = selectors.of(target, request.query)
         left = [
             each
             for each in self._store.list(target.kind, target.namespace)
@@ -169,7 +154,7 @@ class Resources:
         kind = request.target.kind
         if request.content_type != _PATCH:
             raise UnsupportedMediaTypeError(_PATCH)
-        stored = self._found(request.target)
+        stored = self.get(request.target)
         document = _merged(stored, _json(request.body))
         documents.check_types(kind, document)
         metadata = {**document["metadata"]}
@@ -195,7 +180,7 @@ class Resources:
                 f"propagationPolicy: Invalid value: {policy!r}: farcall's local Kubernetes "
                 "emulator deletes in the background only"
             )
-        stored = self._found(target)
+        stored = self.get(target)
         if request.is_dry or options.get("dryRun"):
             return stored
         last = self._store.delete(

@@ -106,17 +106,12 @@ class Scheduler:
         none = "0/1 nodes are available"
         if claim := self._missing_claim(pod):
             return f'{none}: persistentvolumeclaim "{claim}" not found.'
-        found, fewer_would_help = nodes.objections(self._node, pod["spec"], self._free)
+        found = nodes.objections(self._node, pod["spec"], self._free)
         if not found:
             self._bind(pod)
             return ""
         reasons = ", ".join(sorted(f"1 {reason}" for reason in found))
-        victims = (
-            "No preemption victims found for incoming pod"
-            if fewer_would_help
-            else "Preemption is not helpful for scheduling"
-        )
-        return f"{none}: {reasons}. no new claims to deallocate, preemption: {none}: 1 {victims}."
+        return f"{none}: {reasons}."
 
     def _missing_claim(self, pod: dict[str, Any]) -> str:
         namespace = pod["metadata"]["namespace"]

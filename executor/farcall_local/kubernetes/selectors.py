@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from farcall_local.kubernetes.errors import BadRequestError
-from farcall_local.kubernetes.kinds import EVENT, POD, Kind
+from farcall_local.kubernetes.kinds import EVENT, POD, Kind, Target
 
 #: Returns whether a document is selected.
 Selector = Callable[[Mapping[str, Any]], bool]
@@ -27,6 +27,24 @@ _FIELDS: dict[Kind, tuple[str, ...]] = {
     POD: ("spec.nodeName", "status.phase"),
     EVENT: (*(f"involvedObject.{name}" for name in _OF_EVENT), "reason", "type"),
 }
+
+
+def of(target: Target, query: Mapping[str, str]) -> Selector:
+    """Return the selector of a list or watch.
+
+    Raises:
+        BadRequestError: A selector cannot be parsed.
+    """
+    by_label = labels(query.get("labelSelector", ""))
+    by_field = fields(target.kind, query.get("fieldSelector", ""))
+    namespace = target.namespace
+
+    def selects(document: Mapping[str, Any]) -> bool:
+        if namespace and document["metadata"].get("namespace") != namespace:
+            return False
+        return by_label(document) and by_field(document)
+
+    return selects
 
 
 def labels(text: str) -> Selector:

@@ -11,27 +11,24 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from aiohttp import web
 
-from farcall_local.kubernetes import kinds, tables
+from farcall_local.kubernetes import kinds, selectors, tables
 from farcall_local.kubernetes.access import Access
 from farcall_local.kubernetes.endpoint import ClusterEndpoint
-from farcall_local.kubernetes.errors import NotFoundError, StatusError, TooManyRequestsError
-from farcall_local.kubernetes.kinds import POD, Target
-from farcall_local.kubernetes.log_answers import PodLogs, send_log
+from farcall_local.kubernetes.errors import (
+    InternalError,
+    NotFoundError,
+    StatusError,
+    TooManyRequestsError,
+)
+from farcall_local.kubernetes.log_answers import PodLog, send_log
 from farcall_local.kubernetes.resources import ApiRequest, Resources
 from farcall_local.kubernetes.store import Store
 from farcall_local.kubernetes.watching import Watching
-
-#: Maximum size of a request in bytes; a real server has etcd's limit.
-MAX_BODY = 3 * 1024 * 1024
-
-_ROLES_S = 0.5
-"""Seconds after the start without Roles; a real server needs about a second."""
 
 _log = logging.getLogger("farcall")
 
@@ -40,15 +37,22 @@ class Faults:
     """Faults that tests inject, and the counts of requests.
 
     Attributes:
-        requests: Number of requests by verb and resource: ``create jobs``.
+        counts: Number of requests by verb and resource: ``create jobs``.
     """
 
     def __init__(self) -> None:
-        self.requests: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._lost = 0
         self._throttled = 0
         self._retry_after_s = 1
         self._watches: set[asyncio.Transport] = set()
+
+    def requests(self) -> dict[str, int]:
+        """Return the number of requests since the start, such as ``{"create jobs": 2}``.
+
+        ``429`` counts the requests that `throttle` rejected, which no other entry includes.
+        """
+        return dict(self.counts)
 
     def lose_response(self, count: int = 1) -> None:
         """Carry out the next creations, and close their connections without a response."""
@@ -71,7 +75,7 @@ class Faults:
         """
         if self._throttled > 0:
             self._throttled -= 1
-            self.requests["429"] += 1
+            self.counts["429"] += 1
             raise TooManyRequestsError(self._retry_after_s)
 
     def lose(self, request: web.BaseRequest) -> None:
@@ -105,13 +109,15 @@ class ApiServer:
     Args:
         store: Holds the objects.
         endpoint: Address and tokens.
-        logs: Output of pods.
+        logs: Output of pods by UID.
 
     Attributes:
         faults: Faults to inject, and the count of requests.
     """
 
-    def __init__(self, store: Store, endpoint: ClusterEndpoint, logs: PodLogs) -> None:
+    def __init__(
+        self, store: Store, endpoint: ClusterEndpoint, logs: Mapping[str, PodLog]
+    ) -> None:
         self.faults = Faults()
         self._access = Access(store, endpoint.tokens)
         self._store = store
@@ -119,7 +125,6 @@ class ApiServer:
         self._resources = Resources(store)
         self._logs = logs
         self._runner: web.ServerRunner | None = None
-        self._started_at = 0.0
 
     async def start(self) -> None:
         """Accept connections, again after a `stop`."""
@@ -131,7 +136,6 @@ class ApiServer:
         await self._runner.setup()
         site = web.SockSite(self._runner, listener, ssl_context=self._endpoint.tls(), backlog=1024)
         await site.start()
-        self._started_at = time.monotonic()
 
     async def stop(self) -> None:
         """Close all connections and accept no more; the objects stay."""
@@ -152,9 +156,11 @@ class ApiServer:
             return _refusal(error)
         except ConnectionError:  # the client has disconnected
             return web.Response()
+        except web.HTTPException:  # the body is too large
+            raise
         except Exception:
             _log.exception("The local Kubernetes emulator has failed")
-            return _refusal(StatusError("an error on the server has prevented the request"))
+            return _refusal(InternalError("an error on the server has prevented the request"))
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
@@ -162,24 +168,23 @@ class ApiServer:
         self.faults.check_throttle()
         found = kinds.discover(path) if request.method == "GET" else None
         if found is not None:
-            self.faults.requests[f"get {path}"] += 1
+            self.faults.counts[f"get {path}"] += 1
             return web.json_response(found)
-        body = await _body(request)
+        body = await request.read()
         if (request.method, path) == ("POST", kinds.REVIEW_PATH):
-            self.faults.requests["create selfsubjectaccessreviews"] += 1
+            self.faults.counts["create selfsubjectaccessreviews"] += 1
             return web.json_response(self._access.review(user, json.loads(body)), status=201)
         target = kinds.parse(request.method, path, query)
         if target is None:
             raise NotFoundError("the server could not find the requested resource")
-        self.faults.requests[f"{target.verb} {target.resource}"] += 1
-        has_roles = time.monotonic() - self._started_at > _ROLES_S
-        self._access.check(user, target, has_roles=has_roles)
+        self.faults.counts[f"{target.verb} {target.resource}"] += 1
+        self._access.check(user, target)
         if target.subresource == "log":
-            pod = ApiRequest(Target("get", POD, target.namespace, target.name), {})
-            return await send_log(self._logs, request, self._resources.handle(pod)[1])
+            pod = self._resources.get(target)
+            return await send_log(self._logs.get(pod["metadata"]["uid"]), request, pod)
         as_table = tables.is_wanted(request.headers.get("Accept", ""))
         if target.verb == "watch":
-            selects = self._resources.selector(target, query)
+            selects = selectors.of(target, query)
             watching = Watching(self._store, target, query, selects, as_table=as_table)
             with self.faults.watching(request):
                 return await watching.send(request)
@@ -197,15 +202,3 @@ def _refusal(error: StatusError) -> web.Response:
     if isinstance(error, TooManyRequestsError):
         response.headers["Retry-After"] = str(error.details["retryAfterSeconds"])
     return response
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    parts, size = [], 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size > MAX_BODY:
-            error = StatusError(f"Request entity too large: limit is {MAX_BODY}")
-            error.code, error.reason = 413, "RequestEntityTooLarge"
-            raise error
-        parts.append(part)
-    return b"".join(parts)

@@ -19,6 +19,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable
 from datetime import datetime, timezone
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farcall_local.kubernetes.errors import (
@@ -36,6 +37,11 @@ Document = dict[str, Any]
 
 #: Minimum number of changes in the history; the maximum is twice as many.
 HISTORY = 40_000
+
+_SERVER_SET = (
+    *("uid", "creationTimestamp", "resourceVersion"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
+)
 
 #: Characters of a generated name's random suffix, without vowels so that it forms no words.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
@@ -99,7 +105,7 @@ class Store:
         """
         return [
             document
-            for (place, _), document in sorted(self._of(kind).items(), key=_by_key)
+            for (place, _), document in sorted(self._of(kind).items(), key=itemgetter(0))
             if not namespace or place == namespace
         ]
 
@@ -116,8 +122,6 @@ class Store:
         prefix = metadata.get("generateName")
         if not metadata.get("name") and prefix:
             metadata["name"] = generated_name(prefix)
-        if not kind.namespaced:
-            metadata.pop("namespace", None)
         key = (metadata.get("namespace") or "", metadata["name"])
         if key in self._of(kind):
             raise AlreadyExistsError.of(kind, key[1])
@@ -146,15 +150,13 @@ class Store:
             ConflictError: The object has changed since, or is another one of the same name.
         """
         metadata = dict(document["metadata"])
-        if not kind.namespaced:
-            metadata.pop("namespace", None)
         stored = self._found(kind, metadata.get("namespace") or "", metadata["name"])
         old = stored["metadata"]
         _check_same(kind, metadata, old)
-        for name in ("uid", "creationTimestamp", "resourceVersion"):
-            _carry(name, old, metadata)
-        for name in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-            _carry(name, old, metadata)
+        for name in _SERVER_SET:
+            metadata.pop(name, None)
+            if name in old:
+                metadata[name] = old[name]
         if metadata == old and _is_equal(document, stored):
             return stored
         ending = "deletionTimestamp" in metadata
@@ -209,7 +211,7 @@ class Store:
         """
         if version < self.compacted:
             raise ExpiredError(f"too old resource version: {version} ({self.compacted})")
-        found = self._history[bisect_right(self._history, version, key=_version) :]
+        found = self._history[bisect_right(self._history, version, key=attrgetter("version")) :]
         return [change for change in found if change.kind is kind]
 
     def compact(self) -> None:
@@ -229,7 +231,7 @@ class Store:
         return self._objects.setdefault(kind, {})
 
     def _found(self, kind: Kind, namespace: str, name: str) -> Document:
-        stored = self.get(kind, namespace if kind.namespaced else "", name)
+        stored = self.get(kind, namespace, name)
         if stored is None:
             raise NotFoundError.of(kind, name)
         return stored
@@ -328,26 +330,11 @@ def generated_name(prefix: str) -> str:
     return prefix[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
-def _version(change: Change) -> int:
-    return change.version
-
-
-def _by_key(item: tuple[tuple[str, str], Document]) -> tuple[str, str]:
-    return item[0]
-
-
 def _check_same(kind: Kind, metadata: Document, old: Document) -> None:
     """Reject an update of an object that has changed since it was read."""
     for name in ("uid", "resourceVersion"):
         if metadata.get(name) not in (None, "", old[name]):
             raise ConflictError.of(kind, old["name"])
-
-
-def _carry(name: str, old: Document, new: Document) -> None:
-    """Copy only the fields that the server sets into a new document's metadata."""
-    new.pop(name, None)
-    if name in old:
-        new[name] = old[name]
 
 
 def _is_equal(one: Document, other: Document) -> bool:
