@@ -52,7 +52,7 @@ class Cluster:
     Attributes:
         logs: See `Kubelet.logs`.
         timing: Durations; may be changed at any time.
-        withhold_image: See `Kubelet.withhold_image`.
+        withhold_image, release_image: See `Kubelet`.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Cluster:
         self._unsubscribe = store.subscribe(self._on_change)
         self.logs = self._kubelet.logs
         self.withhold_image = self._kubelet.withhold_image
+        self.release_image = self._kubelet.release_image
 
     async def close(self) -> None:
         """Kill all containers and stop."""
@@ -157,7 +158,13 @@ class EmbeddedKubernetes:
         cluster, faults = self.cluster, self.api.faults
         calls: tuple[Callable[..., Any], ...] = (
             *(self.configure, self.restart, self.store.compact),
-            *(cluster.evict, cluster.oom, cluster.preempt, cluster.withhold_image),
+            *(
+                cluster.evict,
+                cluster.oom,
+                cluster.preempt,
+                cluster.withhold_image,
+                cluster.release_image,
+            ),
             *(faults.cut_watches, faults.lose_response, faults.requests, faults.throttle),
         )
         self._calls = {each.__name__: each for each in calls}

@@ -36,14 +36,12 @@ class CannotStartError(Exception):
 
     Attributes:
         reason: Reason of the container's waiting state.
-        message: Message in one sentence.
         event: Reason of the event.
     """
 
     def __init__(self, reason: str, message: str, event: str = "Failed") -> None:
         super().__init__(message)
         self.reason = reason
-        self.message = message
         self.event = event
 
 

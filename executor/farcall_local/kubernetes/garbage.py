@@ -28,12 +28,11 @@ class Garbage:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._expiring: set[str] = set()  # UIDs of Jobs
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by the UID of an expiring Job
 
     def close(self) -> None:
         """Stop."""
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
 
     def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
@@ -51,10 +50,8 @@ class Garbage:
 
     def _record_job(self, job: dict[str, Any]) -> None:
         uid, ttl = job["metadata"]["uid"], job["spec"].get("ttlSecondsAfterFinished")
-        if ttl is not None and uid not in self._expiring and has_finished(job):
-            self._expiring.add(uid)
-            key = _key(JOB, job)
-            self._timers.add(self._loop.call_later(ttl, self._delete, key, uid))
+        if ttl is not None and uid not in self._timers and has_finished(job):
+            self._timers[uid] = self._loop.call_later(ttl, self._delete, _key(JOB, job), uid)
 
     def _delete_dependents(self, uid: str) -> None:
         for kind in KINDS:

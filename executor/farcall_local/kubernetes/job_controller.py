@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from farcall_local.kubernetes import job_pods, pod_status
 from farcall_local.kubernetes.errors import ForbiddenError
-from farcall_local.kubernetes.job_pods import FINALIZER, JobPods, is_indexed
+from farcall_local.kubernetes.job_pods import JobPods, is_indexed
 from farcall_local.kubernetes.kinds import JOB, POD, Kind
 from farcall_local.kubernetes.nodes import admit_pod
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
@@ -169,7 +169,7 @@ class JobController:
             return
         if uid not in self._keys:
             self._keys[uid] = key
-            self._pods[uid] = JobPods(job)
+            self._pods[uid] = JobPods(job, self._timing)
         self._schedule_sync(key)
 
     def _record_pod(self, change: str, pod: dict[str, Any]) -> None:
@@ -214,7 +214,7 @@ class JobController:
             status.start, pods.started = timestamp(), self._loop.time()
         for pod in list(pods.uncounted.values()):
             if pod_status.is_over(pod):
-                pods.count(job, pod, self._loop.time(), self._timing)
+                pods.count(pod, self._loop.time())
                 self._strip(pod)
         finish = status.finish or self._finish(job, pods) or self._go_on(job, pods, status)
         if finish is not None:
@@ -284,7 +284,7 @@ class JobController:
         most = min(missing, MAX_PODS_A_SYNC)
         chosen: list[int | None] = [None] * most
         if is_indexed(job):
-            pending = pods.pending(job, most)
+            pending = pods.pending(most)
             chosen = [index for index in pending if pods.retry(index).due <= moment]
             later = [due for index in pending if (due := pods.retry(index).due) > moment]
             if later:
@@ -324,10 +324,10 @@ class JobController:
         """End a Job's pods, each of which counts as failed, and then the Job."""
         for pod in list(pods.active.values()):
             self._delete(job, pod)
-        for pod in list(pods.terminating.values()):
-            if FINALIZER in (pod["metadata"].get("finalizers") or ()):
-                pods.count_lost(job, pod, has_failed=finish.target == "FailureTarget")
-                self._strip(pod)
+        for pod in list(pods.uncounted.values()):
+            if finish.target == "FailureTarget":
+                pods.count_lost(pod)
+            self._strip(pod)
         if status.put(finish.target, "True", finish.reason, finish.message):
             # A watch sees it before the Job has ended.
             self._write(job, status.document(pods))

@@ -145,8 +145,13 @@ class JobPods:
         refused_until: When pods may be created again, in time of the event loop.
     """
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], timing: Timing) -> None:
         self.template = PodTemplate(job)
+        # These fields are immutable.
+        self._policy = job["spec"].get("podFailurePolicy")
+        self._limit = job["spec"].get("backoffLimitPerIndex")
+        self._completions = job["spec"]["completions"]
+        self._timing = timing
         self.active: dict[str, dict[str, Any]] = {}
         self.terminating: dict[str, dict[str, Any]] = {}
         self.ready: set[str] = set()
@@ -193,11 +198,11 @@ class JobPods:
         """Return the pods that are not counted yet."""
         return list({**self.active, **self.terminating, **self.uncounted}.values())
 
-    def count(self, job: dict[str, Any], pod: dict[str, Any], now: float, timing: Timing) -> None:
+    def count(self, pod: dict[str, Any], now: float) -> None:
         """Count a finished pod."""
         index = index_of(pod)
         if pod["status"]["phase"] == "Failed":
-            self._count_failure(job, pod, index, now, timing)
+            self._count_failure(pod, index, now)
             return
         self._failures = 0
         self.succeeded += 1
@@ -206,47 +211,38 @@ class JobPods:
             self.succeeded = len(self.succeeded_indexes)
             self._open.discard(index)
 
-    def count_lost(self, job: dict[str, Any], pod: dict[str, Any], *, has_failed: bool) -> None:
-        """Count a pod that ends with its Job; the pod can fail, its index does not."""
-        if has_failed:
-            self.failed += match(job["spec"].get("podFailurePolicy"), pod).action != IGNORE
+    def count_lost(self, pod: dict[str, Any]) -> None:
+        """Count a pod that fails with its Job; its index does not fail."""
+        self.failed += match(self._policy, pod).action != IGNORE
 
-    def _count_failure(
-        self,
-        job: dict[str, Any],
-        pod: dict[str, Any],
-        index: int | None,
-        now: float,
-        timing: Timing,
-    ) -> None:
-        found = match(job["spec"].get("podFailurePolicy"), pod)
+    def _count_failure(self, pod: dict[str, Any], index: int | None, now: float) -> None:
+        found = match(self._policy, pod)
         if found.action == FAIL_JOB:
             self.fail_message = self.fail_message or found.message
         ignored = found.action == IGNORE
         self.failed += not ignored
-        limit = job["spec"].get("backoffLimitPerIndex")
-        if index is None or limit is None:
+        if index is None or self._limit is None:
             if not ignored:
-                pause = doubled(timing.retry_s, self._failures)
+                pause = doubled(self._timing.retry_s, self._failures)
                 self.refused_until = max(self.refused_until, now + pause)
                 self._failures += 1
             return
         if index in self.succeeded_indexes:
             return
         failures, ignored_before = failures_of(pod)
-        if found.action == FAIL_INDEX or (not ignored and failures >= limit):
+        if found.action == FAIL_INDEX or (not ignored and failures >= self._limit):
             self.failed_indexes.add(index)
             self._open.discard(index)
             return
         # Ignored failures lengthen the pause, too.
-        pause = doubled(timing.retry_s, failures + ignored_before)
+        pause = doubled(self._timing.retry_s, failures + ignored_before)
         self._retries[index] = Retry(
             now + pause, failures + (not ignored), ignored_before + ignored
         )
 
-    def pending(self, job: dict[str, Any], most: int) -> list[int]:
+    def pending(self, most: int) -> list[int]:
         """Return the first indexes that have neither a pod nor a result."""
-        fresh = range(self._fresh, job["spec"]["completions"])
+        fresh = range(self._fresh, self._completions)
         return list(itertools.islice(itertools.chain(sorted(self._open), fresh), most))
 
     def retry(self, index: int | None) -> Retry:

@@ -25,7 +25,6 @@ class Kind(NamedTuple):
         plural: Name in paths, such as ``jobs``.
         namespaced: Whether its objects belong to namespaces.
         short: Other name for kubectl, empty for none.
-        has_status: Whether only controllers write ``status``.
         is_workload: Whether ``kubectl get all`` shows it.
     """
 
@@ -34,7 +33,6 @@ class Kind(NamedTuple):
     plural: str
     namespaced: bool = True
     short: str = ""
-    has_status: bool = False
     is_workload: bool = False
 
     @property
@@ -50,18 +48,16 @@ class Kind(NamedTuple):
 
 _RBAC = "rbac.authorization.k8s.io"
 
-NAMESPACE = Kind("", "Namespace", "namespaces", False, "ns", has_status=True)
-NODE = Kind("", "Node", "nodes", False, "no", has_status=True)
-POD = Kind("", "Pod", "pods", True, "po", True, True)
+NAMESPACE = Kind("", "Namespace", "namespaces", False, "ns")
+NODE = Kind("", "Node", "nodes", False, "no")
+POD = Kind("", "Pod", "pods", True, "po", is_workload=True)
 EVENT = Kind("", "Event", "events", True, "ev")
-SERVICE = Kind("", "Service", "services", True, "svc", has_status=True, is_workload=True)
+SERVICE = Kind("", "Service", "services", True, "svc", is_workload=True)
 SECRET = Kind("", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("", "ServiceAccount", "serviceaccounts", True, "sa")
-RESOURCE_QUOTA = Kind("", "ResourceQuota", "resourcequotas", True, "quota", has_status=True)
-PERSISTENT_VOLUME_CLAIM = Kind(
-    "", "PersistentVolumeClaim", "persistentvolumeclaims", True, "pvc", has_status=True
-)
-JOB = Kind("batch", "Job", "jobs", True, "", True, True)
+RESOURCE_QUOTA = Kind("", "ResourceQuota", "resourcequotas", True, "quota")
+PERSISTENT_VOLUME_CLAIM = Kind("", "PersistentVolumeClaim", "persistentvolumeclaims", True, "pvc")
+JOB = Kind("batch", "Job", "jobs", is_workload=True)
 PRIORITY_CLASS = Kind("scheduling.k8s.io", "PriorityClass", "priorityclasses", False, "pc")
 ROLE = Kind(_RBAC, "Role", "roles")
 ROLE_BINDING = Kind(_RBAC, "RoleBinding", "rolebindings")

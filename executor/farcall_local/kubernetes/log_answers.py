@@ -69,7 +69,7 @@ def _container(pod: Mapping[str, Any], wanted: str) -> str:
 def _waiting(pod: Mapping[str, Any], container: str) -> BadRequestError:
     statuses: list[Any] = (pod.get("status") or {}).get("containerStatuses") or [{}]
     reason = statuses[0].get("state", {}).get("waiting", {}).get("reason", "ContainerCreating")
-    if reason in ("ErrImagePull", "ImagePullBackOff"):
+    if reason == "ImagePullBackOff":
         reason = "trying and failing to pull image"
     return BadRequestError(
         f'container "{container}" in pod "{pod["metadata"]["name"]}" is waiting to start: {reason}'
@@ -122,7 +122,8 @@ class PodLog:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:
             now = time.time_ns()
-            self.lines += [(now, line) for line in lines]
+            # Each line has another time, as with a container runtime.
+            self.lines += [(now + number, line) for number, line in enumerate(lines)]
             self._notify()
 
     def close(self) -> None:

@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Kubelet:
         self.claims = Path(self._folder.name)
         self._runs: dict[str, PodRun] = {}  # by UID
         self._tasks: set[asyncio.Task[None]] = set()
-        self._withheld: dict[str, float] = {}
+        self._withheld: set[str] = set()
         self._closed = False
 
     def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
@@ -90,14 +90,17 @@ class Kubelet:
         """Return the run of a pod; None if it does not run."""
         return self._runs.get(pod["metadata"]["uid"])
 
-    def withhold_image(self, image: str, heals_after: float | None = None) -> None:
-        """Make an image unavailable for a time in seconds, or forever by default."""
-        left_s = float("inf") if heals_after is None else heals_after
-        self._withheld[image] = time.monotonic() + left_s
+    def withhold_image(self, image: str) -> None:
+        """Make an image unavailable."""
+        self._withheld.add(image)
+
+    def release_image(self, image: str) -> None:
+        """Make a withheld image available again."""
+        self._withheld.discard(image)
 
     def objection(self, image: str) -> str:
         """Return why an image cannot be pulled; empty if it can."""
-        if time.monotonic() >= self._withheld.get(image, 0.0):
+        if image not in self._withheld:
             return ""
         return (
             f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": '
@@ -280,32 +283,15 @@ class PodRun:
             try:
                 return await self._start()
             except CannotStartError as error:
-                pause = doubled(self._kubelet.timing.pull_s, failures)
+                self._record(WARNING, error.event, str(error))
+                self._write(partial(pod_status.waiting, reason=error.reason, message=str(error)))
+                await asyncio.sleep(doubled(self._kubelet.timing.pull_s, failures))
                 failures += 1
-                await self._back_off(error, pause)
-
-    async def _back_off(self, error: CannotStartError, pause: float) -> None:
-        """Report the container's start failure, and wait before the next attempt."""
-        self._record(WARNING, error.event, error.message)
-        if error.event == "Failed":
-            self._record(WARNING, "Failed", f"Error: {error.reason}")
-        self._write(lambda pod: pod_status.waiting(pod, error.reason, error.message))
-        if error.reason == "ErrImagePull":
-            await asyncio.sleep(pause / 2)
-            image = self._container["image"]
-            text = f'Back-off pulling image "{image}"'
-            self._record(NORMAL, "BackOff", text)
-            self._record(WARNING, "Failed", "Error: ImagePullBackOff")
-            whole = f"{text}: ErrImagePull: {error.message}"
-            self._write(lambda pod: pod_status.waiting(pod, "ImagePullBackOff", whole))
-            pause /= 2
-        await asyncio.sleep(pause)
 
     async def _start(self) -> Running:
         image = self._container.get("image", "")
         objection = self._kubelet.objection(image)
         if objection:
-            self._record(NORMAL, "Pulling", f'Pulling image "{image}"')
             raise _no_image(image, objection)
         attempt = self._spec(image)
         try:
@@ -365,4 +351,5 @@ async def _kill_started(preparing: asyncio.Future[Running]) -> None:
 
 
 def _no_image(image: str, why: str) -> CannotStartError:
-    return CannotStartError("ErrImagePull", f'Failed to pull image "{image}": {why}')
+    text = f'Back-off pulling image "{image}": ErrImagePull: Failed to pull image "{image}": {why}'
+    return CannotStartError("ImagePullBackOff", text)

@@ -19,44 +19,38 @@ DISRUPTED = "DisruptionTarget"
 def waiting(pod: dict[str, Any], reason: str = CREATING, message: str = "") -> dict[str, Any]:
     """Return the status of a pod whose container does not run yet."""
     state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
-    found = _begun(pod, "Pending")
     unready = ("False", "ContainersNotReady", "containers with unready status")
-    found["conditions"] = _with_ready(found["conditions"], *unready)
-    return {**found, "containerStatuses": [_container(pod, state)]}
+    return {**_entered(pod, "Pending", *unready), "containerStatuses": [_container(pod, state)]}
 
 
 def running(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a pod whose container has started."""
-    found = _begun(pod, "Running")
-    found["conditions"] = _with_ready(found["conditions"], "True")
     container = _container(pod, {"running": {"startedAt": timestamp()}})
-    return {**found, "containerStatuses": [container]}
+    return {**_entered(pod, "Running", "True"), "containerStatuses": [container]}
 
 
 def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dict[str, Any]:
     """Return the status of a pod whose container has ended."""
-    phase = "Failed" if code else "Succeeded"
-    found = _begun(pod, phase)
-    found["conditions"] = _over(found["conditions"], phase)
-    state = _state(pod)
-    began = state.get("running", {}).get("startedAt")
-    over: dict[str, Any] = {"exitCode": code, "reason": reason}
-    if message:
-        over["message"] = message
+    phase, why = ("Failed", "PodFailed") if code else ("Succeeded", "PodCompleted")
+    [before, *_] = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    began = before.get("state", {}).get("running", {}).get("startedAt")
     # The runtime reports the epoch as start time of a container that could not be started.
-    over["startedAt"] = began or (
-        "1970-01-01T00:00:00Z" if reason == "StartError" else timestamp()
-    )
-    over["finishedAt"] = timestamp()
-    return {**found, "containerStatuses": [_container(pod, {"terminated": over})]}
+    epoch = "1970-01-01T00:00:00Z"
+    over = {
+        "exitCode": code,
+        "reason": reason,
+        **({"message": message} if message else {}),
+        "startedAt": began or (epoch if reason == "StartError" else timestamp()),
+        "finishedAt": timestamp(),
+    }
+    container = _container(pod, {"terminated": over})
+    return {**_entered(pod, phase, "False", why), "containerStatuses": [container]}
 
 
 def failed(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
     """Return the status of a failed pod, with its container's status unchanged."""
-    found = _begun(pod, "Failed")
-    found["conditions"] = _over(found["conditions"], "Failed")
     details = {key: value for key, value in (("reason", reason), ("message", message)) if value}
-    return {**found, **details}
+    return {**_entered(pod, "Failed", "False", "PodFailed"), **details}
 
 
 def disrupted(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
@@ -71,34 +65,21 @@ def disrupted(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
     return status
 
 
-def _begun(pod: dict[str, Any], phase: str) -> dict[str, Any]:
-    address = names.NODE_ADDRESS
-    before = dict(pod.get("status") or {})
-    begun = {
-        "hostIP": address,
-        "podIP": address,
-        "startTime": timestamp(),
-        "conditions": [],
-    }
-    return {**begun, **before, "phase": phase}
-
-
-def _with_ready(
-    found: list[dict[str, Any]], status: str, reason: str = "", message: str = ""
-) -> list[dict[str, Any]]:
+def _entered(
+    pod: dict[str, Any], phase: str, ready: str, reason: str = "", message: str = ""
+) -> dict[str, Any]:
+    """Return a pod's status in a phase, with its conditions of readiness."""
+    status = pod.get("status") or {}
+    conditions = status.get("conditions") or []
     for kind in ("Ready", "ContainersReady"):
-        found = put(found, kind, status, reason, message)
-    return found
-
-
-def _over(found: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
-    return _with_ready(found, "False", "PodFailed" if phase == "Failed" else "PodCompleted")
-
-
-def _state(pod: dict[str, Any]) -> dict[str, Any]:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
-    state: dict[str, Any] = statuses[0].get("state", {})
-    return state
+        conditions = put(conditions, kind, ready, reason, message)
+    return {
+        **dict.fromkeys(("hostIP", "podIP"), names.NODE_ADDRESS),
+        "startTime": timestamp(),
+        **status,
+        "phase": phase,
+        "conditions": conditions,
+    }
 
 
 def _container(pod: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:

@@ -136,8 +136,7 @@ class Resources:
         target, kind = request.target, request.target.kind
         document = _parsed(request)
         metadata = _new_metadata(target, document)
-        if kind.has_status:
-            document.pop("status", None)
+        document.pop("status", None)
         if kind.namespaced and not self._store.get(NAMESPACE, "", target.namespace):
             raise NotFoundError.of(NAMESPACE, target.namespace)
         document = documents.fill(kind, {**document, "metadata": metadata})
@@ -163,8 +162,8 @@ class Resources:
             if name in stored["metadata"]:
                 metadata[name] = stored["metadata"][name]
         document = {**document, "metadata": metadata}
-        if kind.has_status:
-            document["status"] = stored.get("status", {})
+        if "status" in stored:
+            document["status"] = stored["status"]
         document = documents.fill(kind, document)
         _refuse(kind, metadata, documents.check(kind, document, stored))
         return self._store.update(kind, document)
@@ -180,18 +179,14 @@ class Resources:
                 f"propagationPolicy: Invalid value: {policy!r}: farcall's local Kubernetes "
                 "emulator deletes in the background only"
             )
-        stored = self.get(target)
         if request.is_dry or options.get("dryRun"):
-            return stored
-        last = self._store.delete(
+            return self.get(target)
+        return self._store.delete(
             target.kind,
             target.namespace,
             target.name,
             grace_s=None if grace is None else int(grace),
         )
-        if target.kind is POD or self._store.get(target.kind, target.namespace, target.name):
-            return last
-        return _success(target.kind, last)
 
 
 def _parsed(request: ApiRequest) -> Document:
@@ -247,18 +242,6 @@ def _new_metadata(target: Target, document: Document) -> Document:
 def _refuse(kind: Kind, metadata: Document, causes: list[Cause]) -> None:
     if causes:
         raise InvalidError.of(kind, metadata.get("name", ""), causes)
-
-
-def _success(kind: Kind, last: Document) -> Document:
-    metadata = last["metadata"]
-    details = {"name": metadata["name"], "group": kind.group, "kind": kind.plural}
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": {**details, "uid": metadata["uid"]},
-    }
 
 
 def _json(body: bytes) -> Document:

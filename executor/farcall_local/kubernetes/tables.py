@@ -24,9 +24,7 @@ def is_wanted(accept: str) -> bool:
 
 
 def render(kind: Kind, document: Document) -> Document:
-    """Return an object or a list as a table; a Status is returned unchanged."""
-    if document.get("kind") == "Status":
-        return document
+    """Return an object or a list as a table."""
     now = datetime.now(timezone.utc)
     return {
         "kind": "Table",

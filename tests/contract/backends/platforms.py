@@ -205,7 +205,7 @@ class EmbeddedKubernetes:
             job_id = await submit()
             blocked = await until_async(lambda: self._blocked(jobs, job_id))
         finally:  # other tests use the same image
-            self._kubernetes.withhold_image(Settings().image, heals_after=0)
+            self._kubernetes.release_image(Settings().image)
         # Kubernetes would retry forever; the engine terminates such a job, see
         # `farcall.engine.status_poller`.
         why = blocked.status_reason or blocked.container_reason
