@@ -143,18 +143,13 @@ class Meeting:
     ) -> None:
         self._aws, self._make_executor, self._folder = aws, make_executor, folder
 
-    async def of(
-        self, way: Way, pattern: str, operation: str, fault: Fault, times: int | None
-    ) -> tuple[Proxy, Any]:
-        """Run an operation; return the proxy that recorded the requests, and the result."""
+    async def of(self, way: Way, pattern: str, operation: str, fault: Fault) -> tuple[Proxy, Any]:
+        """Run an operation with a lasting fault; return the proxy and the result."""
         image = f"farcall-local-process:{uuid.uuid4().hex}"
         with Proxy(self._aws.endpoint_url) as proxy:
 
             def spoil() -> None:
-                if times is None:
-                    proxy.lasting[pattern] = fault
-                else:
-                    proxy.faults[pattern] += [fault] * times
+                proxy.lasting[pattern] = fault
                 if operation == "ListJobs":
                     proxy.faults["batch submitjob"].append("lost")
                 if operation == "GetCallerIdentity":  # called only if IAM does not respond

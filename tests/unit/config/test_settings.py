@@ -14,72 +14,6 @@ from farcall import Settings
 from farcall.config.settings import Options, OptionSource
 from farcall.model.errors import SettingsError
 
-DOCUMENTED = {
-    "profile": "default",
-    "region": "us-east-1",
-    "credentials": "~/.aws/credentials",
-    "queue": "farcall-ec2",
-    "s3_bucket_name": "bucket",
-    "batch_job_definition_name": "",
-    "batch_execution_role_name": "",
-    "batch_job_role_name": "",
-    "batch_job_log_group_name": "",
-    "vcpu": 2,
-    "memory": 3.75,
-    "num_gpus": 0,
-    "retry_attempts": 3,
-    "time_limit": 300,
-    "poll_freq": 10,
-    "cache_dir": "/tmp/covalent",
-}
-OWN = {
-    "backend": "batch",
-    "image": "",
-    "stock_image_uri": "",
-    "architecture": "x86_64",
-    "packages": None,
-    "extra_packages": [],
-    "exclude_packages": [],
-    "sources": "auto",
-    "exclude_sources": [],
-    "s3_encryption": "",
-    "s3_kms_key_id": "",
-    "prefix": "farcall",
-    "linger_s": 0.1,
-    "nodes": 1,
-    "instance_type": "",
-    "retry_on": "infrastructure",
-    "stuck_timeout_s": None,
-    "log_level": "INFO",
-    "output": False,
-    "tags": {},
-    "priority": None,
-    "share_identifier": "",
-    "job_definition_extra": {},
-    "endpoint_url": "",
-    "keep_artifacts": False,
-    "store_call_summaries": True,
-    "workflow": "",
-    "ui_url": "http://127.0.0.1:8750",
-}
-ON_KUBERNETES = {
-    "kubeconfig": "",
-    "context": "",
-    "namespace": "",
-    "service_account": "",
-    "scheduler": "default",
-    "priority_class": "",
-    "image_pull_secrets": [],
-    "node_selector": {},
-    "tolerations": [],
-    "mounts": [],
-    "shm_size": None,
-    "s3_secret": "",
-    "max_parallel": None,
-    "ttl": 86_400,
-    "pod_overlay": {},
-}
-
 
 def write(path, text, section="[executors.awsbatch]"):
     path = Path(path).expanduser()
@@ -98,17 +32,6 @@ def refused(**options):
 
 
 # --- defaults ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "default"), [*DOCUMENTED.items(), *OWN.items(), *ON_KUBERNETES.items()]
-)
-def test_option_has_documented_default(option, default):
-    assert getattr(Settings(), option) == default
-
-
-def test_every_option_is_documented():
-    assert set(Settings.model_fields) == {*DOCUMENTED, *OWN, *ON_KUBERNETES}
 
 
 def test_region_comes_from_aws_variables(monkeypatch):

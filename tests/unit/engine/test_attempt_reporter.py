@@ -9,7 +9,6 @@ import pytest
 from farcall.backends.batch.describe import BatchJob
 from farcall.engine import attempt_reporter
 from farcall.model import errors
-from farcall.model.failure_reasons import About
 from farcall.model.jobs import Attempt, JobStatus
 from farcall.model.submission import Submission
 from farcall_runtime import envelope
@@ -271,10 +270,3 @@ def test_line_is_printable_and_short():
     line = attempt_reporter.of_attempt({"status": "done", "results": [raised(message=text)]}, None)
     assert line.isprintable()
     assert len(line) < 400
-
-
-def test_error_lists_earlier_attempts():
-    job = About("j", "n", attempts=3, earlier=("ValueError: a", "HostLostError: b"))
-    text = job.message("the task ran out of memory", "raise memory")
-    assert "Attempt 1 failed with ValueError: a\n" in f"{text}\n"
-    assert "Attempt 2 failed with HostLostError: b\n" in f"{text}\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -101,19 +100,6 @@ async def test_cancelled_call_does_not_block_others(pack, threads):
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(found[1], asyncio.CancelledError)
     assert unpickled(found[2][1]) == [((2,), {})]
-
-
-async def test_thread_error_reaches_all_callers(tmp_path):
-    async def closed(*_):
-        raise RuntimeError("cannot schedule new futures after shutdown")
-
-    packer = Packer(SimpleNamespace(run=closed))
-    calls = [
-        packer.pack(FunctionCall(double, [((n,), {})], Settings(cache_dir=str(tmp_path))))
-        for n in range(300)
-    ]
-    found = await asyncio.gather(*calls, return_exceptions=True)
-    assert {str(error) for error in found} == {"cannot schedule new futures after shutdown"}
 
 
 async def test_sent_pickles_are_released(pack):

@@ -150,21 +150,15 @@ async def test_expired_credentials_are_retried(made):
 # --- no answer: the job is searched for -------------------------------------------------------
 
 
-async def test_job_with_lost_answer_is_adopted(made):
-    world = made(submit_job=[no_answer()])
+@pytest.mark.parametrize("failure", [no_answer(), broken()])
+async def test_job_with_lost_answer_is_adopted(failure, made):
+    """aiobotocore reports a broken connection like one that could not be made."""
+    world = made(submit_job=[failure])
     lists = iter([NOTHING, NOTHING, listed(world.name)])
     world.client.list_jobs = lambda **_: asyncio.sleep(0, next(lists))
     assert await world.send() == f"id-{world.name}"
     assert world.submitted() == [world.name]
     assert await world.keys() == [world.first.bundle_key]
-
-
-async def test_broken_connection_is_followed_by_search(made):
-    """aiobotocore reports it like a connection that could not be made."""
-    world = made(submit_job=[broken()])
-    world.client.list_jobs = lambda **_: asyncio.sleep(0, listed(world.name))
-    assert await world.send() == f"id-{world.name}"
-    assert world.submitted() == [world.name]
 
 
 async def test_html_response_is_no_answer(made):
@@ -228,12 +222,15 @@ async def test_started_never_listed_job_is_reported(made):
 
 @pytest.mark.parametrize("failure", [no_answer(), refusal("ServerException", 500)])
 async def test_missing_job_is_resubmitted_without_payload(failure, made):
-    """The payload of the first job is moved, so that a late job finds none."""
+    """The payload is moved before, so that a late job finds none."""
     looked = []
 
-    def submit(**_):
+    async def submit(**_):
         looked.append(len(world.client.asked("list_jobs")))
-        return failure if len(looked) == 1 else ACCEPTED
+        if len(looked) == 1:
+            return failure
+        assert await world.store.get(world.first.bundle_key) is None
+        return ACCEPTED
 
     world = made(submit_job=submit, list_jobs=lambda **_: NOTHING)
     assert await world.send() == "job-1"
@@ -243,25 +240,6 @@ async def test_missing_job_is_resubmitted_without_payload(failure, made):
     assert world.notified == [world.bundle.where]
     assert await world.keys() == [world.bundle.where.bundle_key]
     assert await world.store.get(world.bundle.where.bundle_key) == world.data
-
-
-async def test_job_of_different_case_is_ignored(made):
-    world = made(submit_job=[no_answer(), ACCEPTED])
-    world.client.list_jobs = lambda **_: asyncio.sleep(0, listed(world.name.upper()))
-    assert await world.send() == "job-1"
-
-
-async def test_payload_is_deleted_before_resubmission(made):
-    """In the other order, a late job could still fetch the payload."""
-
-    async def submit(**request):
-        if len(world.submitted()) == 1:
-            return no_answer()
-        assert await world.store.get(world.first.bundle_key) is None
-        return ACCEPTED
-
-    world = made(submit_job=submit, list_jobs=lambda **_: NOTHING)
-    assert await world.send() == "job-1"
 
 
 async def test_job_listed_during_withdrawal_is_restored(made):
@@ -471,15 +449,18 @@ async def test_failed_cancelled_request_is_not_repeated(reply, made):
     assert world.ticket.withdraw()  # so that its bundle is deleted, in case the job is late
 
 
-async def test_accepted_job_after_cancel_is_terminated(made):
+@pytest.mark.parametrize("cancels", [1, 2])
+async def test_accepted_job_after_cancel_is_terminated(made, cancels):
     world = made(terminate_job=lambda **_: {})
     slow = Slow()
     world.client.submit_job = slow.submit_job
-    waiting = await cancelled(world, after_s=1)
+    waiting = asyncio.ensure_future(world.send())
+    for _ in range(cancels):
+        await asyncio.sleep(1)
+        waiting.cancel()
     await asyncio.sleep(1)
-    assert not waiting.done()
     slow.answers.set()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.sleep(1)
     assert waiting.cancelled()
     assert [call["jobId"] for call in world.client.asked("terminate_job")] == ["job-1"]
 
@@ -503,18 +484,3 @@ async def test_rejected_job_after_cancel_is_silent(made, caplog):
     await asyncio.gather(waiting, return_exceptions=True)
     assert waiting.cancelled()
     assert not caplog.messages
-
-
-async def test_second_cancel_does_not_lose_job(made):
-    async def submit(**_):
-        await asyncio.sleep(5)
-        return ACCEPTED
-
-    world = made(submit_job=submit, terminate_job=lambda **_: {})
-    waiting = asyncio.ensure_future(world.send())
-    for _ in range(2):
-        await asyncio.sleep(1)
-        waiting.cancel()
-    await asyncio.sleep(10)
-    assert waiting.cancelled()
-    assert [call["jobId"] for call in world.client.asked("terminate_job")] == ["job-1"]

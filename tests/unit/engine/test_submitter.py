@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -170,23 +169,6 @@ async def test_array_has_at_most_10000_tasks(submitter, account, clock):
     sizes = [request.get("arrayProperties", {"size": 1})["size"] for request in account.requests]
     assert sorted(sizes) == [1, 10_000]
     assert len({submission.id_of(index) for submission, index in found}) == 10_001
-
-
-@pytest.mark.parametrize(
-    ("expected", "name"),
-    [
-        ("work", "work"),
-        ("outer-locals-lambda", "outer.<locals>.<lambda>"),
-        ("private", "_private"),
-        ("task", "функция"),
-        ("x" * 90, "x" * 300),
-    ],
-)
-async def test_job_name_is_legal_and_unique(expected, name, submitter, account, clock):
-    first, second = [(await send(submitter, name))[0].name for _ in range(2)]
-    assert first.rpartition("-")[0] == expected
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", first)
-    assert first != second
 
 
 # --- failures ---------------------------------------------------------------------------------

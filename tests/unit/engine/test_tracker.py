@@ -117,32 +117,6 @@ async def test_stored_outcome_precedes_job_end(status, world):
     assert world.notified == [("j", 0, arrived("j"))]
 
 
-async def test_job_end_awaits_later_listing(world):
-    world.watch("j")
-    world.jobs.set("j", "SUCCEEDED")
-    await world.until(1)
-    (described,) = [at for at, operation, _ in world.jobs.log if operation == "describe"]
-    assert world.inbox.listed()[-1] > described
-
-
-async def test_failed_child_is_found_by_listing(world):
-    world.jobs.set("p", "PENDING", summary={"FAILED": 1, "RUNNING": 4})
-    world.jobs.set("p:3", "FAILED", HOST_LOST)
-    world.watch("p", size=5)
-    await world.until(1, at_most_s=5)
-    assert world.notified == [("p", 3, Ended(world.jobs.detail("p:3")))]
-    await asyncio.sleep(60)
-    assert world.jobs.asked("list") == ["p"]
-    assert len(world.notified) == 1
-
-
-async def test_array_without_failures_is_not_listed(world):
-    world.jobs.set("p", "PENDING", summary={"RUNNING": 5, "FAILED": 0})
-    world.watch("p", size=5)
-    await asyncio.sleep(60)
-    assert world.jobs.asked("list") == []
-
-
 async def test_array_end_ends_every_child(world):
     world.watch("p", size=3)
     world.jobs.set("p", "FAILED", summary={"SUCCEEDED": 1, "FAILED": 2})
@@ -216,13 +190,6 @@ async def test_job_found_again_is_tracked(world):
     world.jobs.set("j", "FAILED", HOST_LOST)
     await world.until(1)
     assert world.notified == [("j", 0, Ended(world.jobs.detail("j")))]
-
-
-async def test_forgotten_job_may_have_outcome(world):
-    world.watch("j")
-    world.store("j")
-    await world.until(1)
-    assert world.notified == [("j", 0, arrived("j"))]
 
 
 async def test_late_watcher_of_array_is_notified(world):
@@ -486,25 +453,6 @@ async def test_concurrent_queries_share_a_call(world):
         None,
     ]
     assert len(world.jobs.log) == 1
-
-
-async def test_refused_query_fails_each_caller(world):
-    world.jobs.failure = refusal("AccessDeniedException", 403)
-    asked = [world.tracker.detail("a"), world.tracker.detail("b")]
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    assert [error.code for error in found] == ["AccessDeniedException"] * 2
-
-
-async def test_queries_are_answered_in_order(world):
-    for n in range(250):
-        world.jobs.set(f"j{n}", "RUNNING")
-    asked = [asyncio.ensure_future(world.tracker.detail(f"j{n}")) for n in range(250)]
-    assert (await asked[0]).job_id == "j0"
-    assert len(world.jobs.log) < 3
-    assert [detail.job_id for detail in await asyncio.gather(*asked)] == [
-        f"j{n}" for n in range(250)
-    ]
-    assert [len(ids) for ids in world.jobs.asked("describe")] == [100, 100, 50]
 
 
 # --- command jobs -----------------------------------------------------------------------------

@@ -14,13 +14,6 @@ async def test_function_runs_outside_event_loop_thread():
     threads.close()
 
 
-async def test_error_in_thread_is_raised():
-    threads = WorkerThreads()
-    with pytest.raises(ZeroDivisionError):
-        await threads.run(divmod, 1, 0)
-    threads.close()
-
-
 async def test_held_threads_outlive_close():
     threads = WorkerThreads()
     with threads.held():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import re
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -198,28 +197,9 @@ def test_environment_stays_small():
 def test_bundles_have_unique_names_and_keys():
     made = [bundle(double) for _ in range(3)]
     assert len({item.where.bundle for item in made}) == 3
+    assert all(item.where.bundle.startswith("double-") for item in made)
     assert len({item.key for item in made}) == 3
     assert {len(item.key) for item in made} == {32}
-
-
-@pytest.mark.parametrize(
-    ("function", "plain"),
-    [
-        ("simulate", "simulate"),
-        ("<lambda>", "lambda"),
-        ("größe", "gr-e"),
-        ("__call__", "call"),
-        ("größe" * 50, None),
-        ("日本", "task"),
-        ("", "task"),
-    ],
-)
-def test_bundle_name_is_legal_job_name(function, plain):
-    made = Bundle(Settings(), ROOT, function, iter(tasks(double)), WORKFLOW, most=MOST)
-    assert re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,127}", made.where.bundle)
-    named, _, digits = made.where.bundle.rpartition("-")
-    assert re.fullmatch("[0-9a-f]{16}", digits)
-    assert plain in (None, named)
 
 
 def test_call_texts_follow_the_arguments():

@@ -131,17 +131,6 @@ def test_finished_job_has_an_attempt():
     assert described(attempts=[], status="RUNNING").tried == ()
 
 
-def test_job_without_attempts_shows_status_reason():
-    reason = "Container Overrides length must be at most 8192"
-    detail = described(statusReason=reason, attempts=[], container={"image": "x"})
-    assert (detail.reason, detail.attempts, detail.exit_code) == (reason, 0, None)
-
-
-def test_container_reason_follows_status_reason():
-    detail = described(statusReason=NOT_STARTED, container={**CONTAINER, "reason": PULL})
-    assert detail.reason == f"{NOT_STARTED}; {PULL}"
-
-
 def test_missing_fields_come_from_last_attempt():
     attempts = [
         {"container": {"exitCode": 3, "reason": "first"}, "statusReason": "one"},
@@ -164,10 +153,6 @@ def test_missing_fields_come_from_last_attempt():
 def test_attempts_allowed_come_from_retry_strategy():
     assert described(retryStrategy={"attempts": 4, "evaluateOnExit": []}).attempts_allowed == 4
     assert described().attempts_allowed == 1
-
-
-def test_exit_code_zero_is_kept():
-    assert described(container={**CONTAINER, "exitCode": 0}).exit_code == 0
 
 
 def test_running_first_attempt_has_live_log():
@@ -196,10 +181,6 @@ def test_flags_are_read_and_secrets_hidden():
     detail = described(isCancelled=True, isTerminated=True)
     assert (detail.is_cancelled, detail.is_terminated) == (True, True)
     assert "s3://b/v1" not in repr(detail)
-
-
-def test_only_two_statuses_are_final():
-    assert [str(status) for status in JobStatus if status.is_final] == ["SUCCEEDED", "FAILED"]
 
 
 #: Recorded and shortened:
