@@ -52,6 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("system")
 
 
+@pytest.fixture
+def gate(tmp_path):
+    """File that calls wait for; it is created at teardown in any case."""
+    file = tmp_path / "gate"
+    yield file
+    file.touch()
+
+
 @pytest.fixture(autouse=True)
 def _forget_modules(tmp_path_factory):
     """Unload what a test imported from its temporary folder.

@@ -45,26 +45,9 @@ def test_policies_pass_parliament(lint, name):
     assert lint(document) == []
 
 
-BROKEN = [
-    ({"Action": "batch:SubmitJobs"}, "UNKNOWN_ACTION"),
-    ({"Action": "batch:SubmitJob", "Resource": "arn:aws:s3:::bucket"}, "RESOURCE_MISMATCH"),
-    ({"Action": "s3:GetObject", "Resource": "arn:aws:s3:::bucket"}, "RESOURCE_MISMATCH"),
-    (
-        {"Action": "s3:GetObject", "Condition": {"StringLike": {"s3:prefix": "any/*"}}},
-        "UNKNOWN_CONDITION_FOR_ACTION",
-    ),
-    (
-        {"Action": "iam:PassRole", "Condition": {"StringIs": {"iam:PassedToService": "any"}}},
-        "UNKNOWN_OPERATOR",
-    ),
-    ({"Effect": "Permit", "Action": "s3:GetObject"}, "MALFORMED"),
-]
-
-
-@pytest.mark.parametrize(("statement", "issue"), BROKEN)
-def test_parliament_reports_broken_policy(lint, statement, issue):
-    whole = {"Effect": "Allow", "Resource": "*", **statement}
-    assert issue in lint({"Version": "2012-10-17", "Statement": [whole]})
+def test_parliament_reports_unknown_action(lint):
+    statement = {"Effect": "Allow", "Resource": "*", "Action": "batch:SubmitJobs"}
+    assert "UNKNOWN_ACTION" in lint({"Version": "2012-10-17", "Statement": [statement]})
 
 
 @pytest.mark.parametrize("name", NAMES)

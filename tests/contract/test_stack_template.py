@@ -59,27 +59,11 @@ def template():
     return yaml.load(stack.template(), _Loader)
 
 
-def lint(template):
-    """Return cfn-lint's output for a template in all `REGIONS`."""
-    program = Path(sys.executable).with_name("cfn-lint")
-    done = subprocess.run(
-        [program, "--template", template, "--regions", *REGIONS, "--include-checks", "I"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
-
-
 def test_template_passes_cfn_lint():
-    assert lint(TEMPLATE) == ""
-
-
-@pytest.mark.slow  # cfn-lint takes seconds
-def test_cfn_lint_reports_broken_template(tmp_path):
-    broken = tmp_path / "template.yaml"
-    broken.write_text(stack.template().replace("BEST_FIT_PROGRESSIVE", "BEST_GUESS"))
-    assert "best_guess" in lint(broken)
+    program = Path(sys.executable).with_name("cfn-lint")
+    words = [program, "--template", TEMPLATE, "--regions", *REGIONS, "--include-checks", "I"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout + done.stderr == ""
 
 
 @pytest.mark.parametrize("role", ["JobRole", "ExecutionRole"])

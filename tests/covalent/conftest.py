@@ -165,14 +165,6 @@ def jobs(tmp_path):
     return wait
 
 
-class NewServer(Protocol):
-    """Start a server for one test; it is stopped when the test ends."""
-
-    def __call__(
-        self, home: Path | None = None, environment: dict[str, str] | None = None, **options: Any
-    ) -> CovalentServer: ...
-
-
 @pytest.fixture
 def new_server(tmp_path):
     """Return a function that starts servers with separate homes, which tests may kill."""

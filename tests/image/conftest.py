@@ -54,14 +54,6 @@ class Docker(Protocol):
     def __call__(self, *arguments: str, stdin: str | bytes = b"") -> str: ...
 
 
-class TryDocker(Protocol):
-    """Run docker's CLI, which may fail; return exit code, stdout and stderr."""
-
-    def __call__(
-        self, *arguments: str, stdin: str | bytes = b""
-    ) -> subprocess.CompletedProcess[str]: ...
-
-
 def _try_docker(*arguments: str, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
     command = ["docker", *arguments]
     given = stdin.encode() if isinstance(stdin, str) else stdin

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 
@@ -38,8 +37,6 @@ storage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}
 http: {{addr: {host}}}
 auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}
 """
-
-Farcall = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,3 @@ def _own_sessions():
 def on_batch(options):
     """Return a context manager whose ``Parallel`` calls run on Batch."""
     return lambda **more: joblib.parallel_config(backend="farcall", **{**options, **more})
-
-
-@pytest.fixture
-def gate(tmp_path):
-    """A file that calls wait for; it is always created in the teardown."""
-    file = tmp_path / "gate"
-    yield file
-    file.touch()

@@ -31,7 +31,6 @@ from tests.service.places import place
 from tests.support import wire
 from tests.support.patience import PATIENCE_S, until_async
 
-Gate = Callable[[], None]
 MakeExecutor = Callable[..., BatchExecutor]
 
 MIB = 1024 * 1024

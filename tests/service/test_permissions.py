@@ -130,38 +130,27 @@ def assumed(account):
     }
 
 
-REFUSALS = [
-    ("put_object", {"Key": "farcall/v1/run/bundles/new"}),
-    ("put_object", {"Key": "farcall/v1/workspaces/0.tar.gz"}),
-    ("put_object", {"Key": "elsewhere/v1/run/outcomes/b/0"}),
-    ("delete_object", {"Key": "farcall/v1/run/bundles/b"}),
-    ("delete_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),
-    ("get_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),
-    ("list_objects_v2", {}),
-    ("list_objects_v2", {"Prefix": "farcall/v1/run/streams/"}),
-]
-
-
-@pytest.mark.parametrize(("operation", "request_"), REFUSALS)
-def test_job_role_is_denied(enforced, operation, request_):
-    s3 = enforced.client("s3", assumed(enforced))
-    with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
-        getattr(s3, operation)(Bucket=BUCKET, **request_)
-
-
 @pytest.mark.parametrize(
-    ("operation", "request_"),
+    ("who", "operation", "request_"),
     [
-        ("get_object", {"Key": "other/v1/run/bundles/b"}),
-        ("put_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
-        ("put_object", {"Key": "farcall/v1/run/streams/b/0/1/stdout/00000000"}),
-        ("put_object", {"Key": "other/v1/run/bundles/b"}),
-        ("list_objects_v2", {}),
-        ("list_objects_v2", {"Prefix": "other/"}),
+        ("job", "put_object", {"Key": "farcall/v1/run/bundles/new"}),
+        ("job", "put_object", {"Key": "farcall/v1/workspaces/0.tar.gz"}),
+        ("job", "put_object", {"Key": "elsewhere/v1/run/outcomes/b/0"}),
+        ("job", "delete_object", {"Key": "farcall/v1/run/bundles/b"}),
+        ("job", "delete_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),
+        ("job", "get_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),
+        ("job", "list_objects_v2", {}),
+        ("job", "list_objects_v2", {"Prefix": "farcall/v1/run/streams/"}),
+        ("client", "get_object", {"Key": "other/v1/run/bundles/b"}),
+        ("client", "put_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
+        ("client", "put_object", {"Key": "farcall/v1/run/streams/b/0/1/stdout/00000000"}),
+        ("client", "put_object", {"Key": "other/v1/run/bundles/b"}),
+        ("client", "list_objects_v2", {}),
+        ("client", "list_objects_v2", {"Prefix": "other/"}),
     ],
 )
-def test_client_is_denied(enforced, operation, request_):
-    s3 = enforced.client("s3", enforced.keys)
+def test_other_objects_are_denied(enforced, who, operation, request_):
+    s3 = enforced.client("s3", enforced.keys if who == "client" else assumed(enforced))
     with pytest.raises(s3.exceptions.ClientError, match="AccessDenied"):
         getattr(s3, operation)(Bucket=BUCKET, **request_)
 

@@ -39,14 +39,6 @@ _ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 
 
 @pytest.fixture
-def gate(tmp_path):
-    """The file that calls wait for."""
-    file = tmp_path / "gate"
-    yield file
-    file.touch()
-
-
-@pytest.fixture
 def script(aws, gate):
     """Run a script with a pool, whose calls can wait for the gate."""
 

@@ -56,12 +56,6 @@ def served(embedded, tmp_path_factory):
         yield served
 
 
-class NewExecutor(Protocol):
-    """Return an executor of small jobs without retries: ``executor(workflow="name")``."""
-
-    def __call__(self, **options: Any) -> BatchExecutor: ...
-
-
 @pytest.fixture
 def executor(aws):
     small = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}

@@ -61,14 +61,6 @@ def make_pool(cloud):
 
 
 @pytest.fixture
-def gate(tmp_path):
-    """File that calls wait for; it is created at teardown in any case."""
-    file = tmp_path / "gate"
-    yield file
-    file.touch()
-
-
-@pytest.fixture
 def jobs():
     """Jobs of the scripted Batch."""
     return Jobs()

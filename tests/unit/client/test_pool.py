@@ -52,8 +52,6 @@ def test_failed_call_is_retried_with_options(pool, cloud, gate):
     assert [job.memory_mib for job in cloud.jobs] == [3840, 8192]
     with pytest.raises(NothingToRetryError):
         again.retry().result(PATIENCE_S)
-    with pytest.raises(SettingsError, match="nodes cannot be changed for a retry"):
-        future.retry(nodes=2).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("value", [3, None])

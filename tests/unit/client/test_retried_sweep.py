@@ -10,7 +10,6 @@ from farcall import (
     FarcallError,
     NothingToRetryError,
     ServiceError,
-    SettingsError,
 )
 from farcall.engine import retry
 from farcall.engine.session import session_for
@@ -144,8 +143,6 @@ async def test_wrong_uses_are_rejected(halve):
         await sweep
     with pytest.raises(FarcallError, match="this retry has not submitted"):
         sweep.retry().retry()
-    with pytest.raises(SettingsError, match="nodes cannot be changed for a retry"):
-        await sweep.retry(nodes=2)
 
 
 async def test_job_retry_returns_result(executor, halve, fixed_file):

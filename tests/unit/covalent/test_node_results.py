@@ -6,11 +6,9 @@ import inspect
 
 import pytest
 
-from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.covalent import node_results
 from farcall.model import errors
 from farcall.model.failure_reasons import About
-from farcall.model.jobs import JobDetail, JobStatus
 from farcall.payload.results import Result
 from farcall_runtime import envelope
 from farcall_runtime.contract import TERMINATED_TYPE, CallStatus, OutcomeStatus
@@ -126,14 +124,7 @@ def test_every_error_reaches_each_node(kind):
     ("status", "meta", "expected"),
     [
         ("timed_out", {}, "JobTimeoutError: the task ran longer than time_limit"),
-        ("out_of_memory", {}, "OutOfMemoryError: the task ran out of memory"),
         ("killed", {"child_status": -11}, "ChildKilledError: the task's process was killed by S"),
-        ("exited", {"child_status": 3}, "ChildKilledError: the task's process exited with code"),
-        (
-            "refused",
-            {"code": 65, "detail": "none"},
-            "OutcomeMissingError: the job did not run: its",
-        ),
     ],
 )
 def test_process_failure_reaches_each_node(status, meta, expected):
@@ -142,9 +133,3 @@ def test_process_failure_reaches_each_node(status, meta, expected):
     for end in node_results.ends(result, [3, 5], OUTPUT, ERRORS):
         assert end.error.startswith(expected), end.error
         assert ". To do: " in end.error
-
-
-def test_batch_failure_reaches_each_node():
-    gone = JobDetail("job-1", "make", status=JobStatus.FAILED, status_reason="Host EC2 gone")
-    (end,) = node_results.ends(Result(error=failure_reason(gone).error(JOB)), [3], OUTPUT, ERRORS)
-    assert end.error.startswith("HostLostError: the job's instance was terminated: job ")

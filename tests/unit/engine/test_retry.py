@@ -22,8 +22,10 @@ from farcall.engine.packer import FunctionCall
 from farcall.engine.retry import Note, Retry, plan_for, retries_of, submit
 from farcall.engine.run import TaskRun
 from farcall.model.jobs import JobStatus
-from farcall.model.names import unique
+from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow
+from farcall_runtime import envelope
+from farcall_runtime.contract import Location
 from tests.support.patience import until_async
 
 UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
@@ -300,20 +302,12 @@ async def test_retry_uses_original_shared_values(executor, session):
         await submit(session, again, again.settings)
 
 
-async def test_foreign_note_is_ignored(executor, session, swept):
+async def test_note_of_other_map_is_ignored(executor, session, swept):
     plan = await plan_for(session, executor.settings, await swept())
     other = await plan_for(session, executor.settings, await swept())
-    store = session.stores.of(plan.submission.where.bucket)
     (retried,) = await submit(session, other, other.settings)
-    name = retried.submission.where.bundle
-    # One note is signed for another job, and one names a job of another map.
-    moved = await store.get(other.submission.where.retry_key(name))
-    await store.put(plan.submission.where.retry_key(unique("moved")), [moved])
-    await store.put(plan.submission.where.retry_key(name), [moved])
-    note = retry.Note(
-        retried.submission.where, "queue", (1, 4, 7), job_id=retried.submission.job_id
-    )
-    await retry.write(store, plan.submission, note)
+    note = Note(retried.submission.where, "queue", (1, 4, 7), job_id=retried.submission.job_id)
+    await retry.write(session.stores.of("bucket"), plan.submission, note)
     again = await plan_for(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, again.unfinished) == (plan.tasks, 0)
     assert await retries_of(session, plan.submission) == []
@@ -388,3 +382,35 @@ async def test_concurrent_copies_are_all_submitted(executor, session, swept):
     plans = [replace(plan, tasks=[task]) for task in plan.tasks]
     done = await asyncio.gather(*(submit(session, each, plan.settings) for each in plans))
     assert len({retried.submission.job_id for (retried,) in done}) == 8
+
+
+# --- notes ------------------------------------------------------------------------------------
+
+OLD = Location("bucket", "prefix/v1/run", "fit-0")
+NEW = Location("bucket", "prefix/v1/other", "fit-1")
+JOB = Submission("job", "fit-0", OLD, bytes(32), 10)
+NOTE = Note(NEW, "queue", (3, 7), "another job")
+
+
+async def test_newest_note_is_read(session):
+    store = session.stores.of("bucket")
+    await retry.write(store, JOB, Note(NEW, "queue", (3, 7)))
+    await retry.write(store, JOB, NOTE)
+    assert await retry.read(store, JOB) == [NOTE]
+
+
+async def test_foreign_notes_are_ignored(session):
+    store = session.stores.of("bucket")
+    await retry.write(store, JOB, NOTE)
+    written = await store.get(OLD.retry_key("fit-1"))
+    await store.put(OLD.retry_key("fit-2"), [written])  # signed for another key
+    await store.put(OLD.retry_key("fit-3"), [b"FARCALL"])
+    await store.put(OLD.retry_key("fit-4/x"), [written])
+    for number, content in enumerate(
+        ({}, {"bundle": 3}, {"bundle": NEW.url, "queue": "", "origin": 1})
+    ):
+        place = OLD.retry_key(f"fit-5{number}")
+        await store.put(place, envelope.seal_note(JOB.key, place, content))
+    place = OLD.retry_key("fit-6")
+    await store.put(place, envelope.seal_note(bytes(31) + b"x", place, {}))
+    assert await retry.read(store, JOB) == [NOTE]

@@ -1,19 +1,22 @@
-"""Workspace variables of a command, before and after the upload."""
+"""Workspaces of commands: their variables, and their archives in the bucket."""
 
 from __future__ import annotations
 
 import tempfile
+from datetime import timedelta
 
 import pytest
 
 from farcall.config.settings import Settings
 from farcall.engine import workspaces
 from farcall.engine.session import Session
+from farcall.engine.workspaces import key_of, put_once
 from farcall.model.errors import SettingsError
 from farcall.payload.archive import Archive
 from tests.unit.fakes import ScriptedBatch, access_in_memory
 
 HASH = "5" * 64
+KEY = key_of("farcall", HASH)
 
 
 @pytest.fixture
@@ -29,6 +32,11 @@ async def session(timing):
     made = Session(access_in_memory(timing), ScriptedBatch(None))
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def store(session):
+    return session.stores.of("bucket")
 
 
 def test_planned_location_depends_only_on_options(archive):
@@ -80,3 +88,30 @@ def test_kubernetes_needs_secret_or_service_account(archive, option):
         workspaces.planned(mine, archive)
     given = mine.replace(**{option: "trainer"})
     assert workspaces.planned(given, archive).bucket == "mine"
+
+
+# --- archives in the bucket -------------------------------------------------------------------
+
+
+def test_archives_are_stored_next_to_runs():
+    assert key_of("a/b", "1" * 64) == f"a/b/v1/workspaces/{'1' * 64}.tar.gz"
+    assert key_of("", "1" * 64) == f"v1/workspaces/{'1' * 64}.tar.gz"
+
+
+async def test_archive_is_stored_once(store, archive):
+    assert await put_once(store, KEY, archive)
+    assert await store.get(KEY) == b"archive"
+    assert not await put_once(store, KEY, archive)
+
+
+async def test_archive_of_other_size_is_replaced(store, archive):
+    await store.put(KEY, [b"another client's"])
+    assert await put_once(store, KEY, archive)
+    assert await store.get(KEY) == b"archive"
+
+
+async def test_old_archive_is_stored_again(store, archive, monkeypatch):
+    """A lifecycle rule would delete it soon."""
+    await put_once(store, KEY, archive)
+    monkeypatch.setattr(workspaces, "FRESH", timedelta(0))
+    assert await put_once(store, KEY, archive)

@@ -10,7 +10,7 @@ import pytest
 
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.explain import explain
-from farcall.testing import HostLost, OutcomeMissing, OutOfMemory
+from farcall.testing import HostLost, OutOfMemory
 
 
 @pytest.fixture
@@ -37,12 +37,6 @@ async def test_raised_exception_is_explained(executor, why):
     assert (found.kind, found.error, found.source) == ("failed", "ValueError", "outcome")
     assert found.sentence.startswith("the function raised ValueError: invalid literal for int()")
     assert "ValueError" in found.traceback
-
-
-async def test_process_exit_is_explained(executor, why):
-    found = await why(await executor.submit(os._exit, 3))
-    assert (found.kind, found.error) == ("failed", "ChildKilledError")
-    assert found.remedy
 
 
 async def test_running_and_waiting_jobs_are_explained(executor, why, session):
@@ -113,9 +107,3 @@ async def test_delivered_task_has_logged_usage(executor, why, session):
     found = await why(jobs[0])
     assert (found.remedy, found.usage.peak_memory_bytes > 0) == ("", True)
     await jobs[1].result()
-
-
-async def test_missing_outcome_names_image(executor, why, cloud):
-    cloud.next_job(OutcomeMissing())
-    found = await why(await executor.submit(pow, 2, 3))
-    assert "built from farcall's Dockerfile" in found.remedy

@@ -20,6 +20,21 @@ from tests.support import broken
 from tests.support.notes import notes
 from tests.unit.fakes import JOB, done
 
+
+@pytest.fixture
+def only_there(tmp_path):
+    """Function that imports a module that the client does not have."""
+    text = "class ThereError(Exception):\n    pass\nclass Thing:\n    pass\n"
+    (tmp_path / "only_there.py").write_text(text)
+    folder = str(tmp_path)
+
+    def load():
+        sys.path.insert(0, folder)
+        return importlib.import_module("only_there")
+
+    return load
+
+
 # --- results ----------------------------------------------------------------------------------
 
 
@@ -165,17 +180,9 @@ def test_exception_with_unpicklable_arguments_keeps_class(remote):
     assert "lock" in error.args[1]
 
 
-def test_exception_of_remote_class_becomes_text(remote, tmp_path):
-    (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
-    folder = str(tmp_path)
-
+def test_exception_of_remote_class_becomes_text(remote, only_there):
     def work():
-        import sys
-
-        sys.path.insert(0, folder)
-        import only_there
-
-        raise only_there.ThereError("gone")
+        raise only_there().ThereError("gone")
 
     error = remote(work).error
     assert type(error) is errors.TaskError
@@ -209,17 +216,9 @@ def test_context_is_kept(remote):
         assert error.__cause__ is None
 
 
-def test_cause_of_remote_class_becomes_text(remote, tmp_path):
-    (tmp_path / "only_there.py").write_text("class ThereError(Exception):\n    pass\n")
-    folder = str(tmp_path)
-
+def test_cause_of_remote_class_becomes_text(remote, only_there):
     def work():
-        import sys
-
-        sys.path.insert(0, folder)
-        import only_there
-
-        raise ValueError("here") from only_there.ThereError("gone")
+        raise ValueError("here") from only_there().ThereError("gone")
 
     error = remote(work).error
     assert (type(error), str(error.__cause__)) == (ValueError, "only_there.ThereError: gone")
@@ -357,19 +356,8 @@ def test_unpicklable_result_is_named(remote):
     assert "To do: return plain data" in str(error)
 
 
-def test_result_unreadable_here_is_explained(remote, tmp_path):
-    (tmp_path / "only_there.py").write_text("class Thing:\n    pass\n")
-    folder = str(tmp_path)
-
-    def work():
-        import sys
-
-        sys.path.insert(0, folder)
-        import only_there
-
-        return only_there.Thing()
-
-    error = remote(work).error
+def test_result_unreadable_here_is_explained(remote, only_there):
+    error = remote(lambda: only_there().Thing()).error
     assert type(error) is errors.ResultNotPicklableError
     assert "No module named 'only_there'" in str(error)
     assert isinstance(error.__cause__, ModuleNotFoundError)

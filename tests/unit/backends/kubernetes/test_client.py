@@ -194,13 +194,22 @@ def plugin(tmp_path, *, until=None):
     }
 
 
-async def _open(server, tmp_path, user):
-    path = kubeconfig(tmp_path / "config", server.url, user)
-    return opened(path)
+@pytest.fixture
+async def open_as(server, tmp_path):
+    """Function that opens a client with the credentials of a user."""
+    clients = []
+
+    def open_client(user=None, url=server.url, **cluster):
+        clients.append(opened(kubeconfig(tmp_path / "config", url, user, **cluster)))
+        return clients[-1]
+
+    yield open_client
+    for each in clients:
+        await each.close()
 
 
-async def test_plugin_token_is_kept_until_rejected(server, tmp_path):
-    kube = await _open(server, tmp_path, plugin(tmp_path))
+async def test_plugin_token_is_kept_until_rejected(server, tmp_path, open_as):
+    kube = open_as(plugin(tmp_path))
     server.answers = [give({}), give({}), refuse(401, "Unauthorized"), give({})]
     await kube.request("GET", JOBS)
     await kube.request("GET", JOBS)
@@ -208,15 +217,13 @@ async def test_plugin_token_is_kept_until_rejected(server, tmp_path):
     await kube.request("GET", JOBS)
     assert server.headers["Authorization"] == "Bearer token-2"
     assert len(server.requests) == 4
-    await kube.close()
 
 
-async def test_concurrent_requests_run_plugin_once(server, tmp_path):
-    kube = await _open(server, tmp_path, plugin(tmp_path))
+async def test_concurrent_requests_run_plugin_once(server, tmp_path, open_as):
+    kube = open_as(plugin(tmp_path))
     server.answers = [give({})]
     await asyncio.gather(*(kube.request("GET", JOBS) for _ in range(5)))
     assert (tmp_path / "count").read_text() == "1"
-    await kube.close()
 
 
 @pytest.mark.parametrize(
@@ -229,52 +236,45 @@ async def test_concurrent_requests_run_plugin_once(server, tmp_path):
         ({"command": "echo", "interactiveMode": "Always"}, "requires a terminal"),
     ],
 )
-async def test_failed_plugin_raises(server, tmp_path, user, message):
+async def test_failed_plugin_raises(open_as, user, message):
     user = {"apiVersion": "client.authentication.k8s.io/v1", **user}
-    kube = await _open(server, tmp_path, {"exec": user})
+    kube = open_as({"exec": user})
     with pytest.raises(SettingsError, match=f"credential plugin `.*{message}"):
         await kube.request("GET", JOBS)
-    await kube.close()
 
 
-async def test_token_file_is_read_again(server, tmp_path):
+async def test_token_file_is_read_again(server, tmp_path, open_as):
     token = tmp_path / "token"
     token.write_text("one\n")
-    kube = await _open(server, tmp_path, {"tokenFile": "token"})
+    kube = open_as({"tokenFile": "token"})
     server.answers = [give({}), refuse(401, "Unauthorized"), give({})]
     await kube.request("GET", JOBS)
     assert server.headers["Authorization"] == "Bearer one"
     token.write_text("two\n")
     await kube.request("GET", JOBS)
     assert server.headers["Authorization"] == "Bearer two"
-    await kube.close()
 
 
-async def test_impersonation_headers_are_sent(server, tmp_path):
-    kube = await _open(server, tmp_path, {"token": "t", "as": "her", "as-groups": ["a", "b"]})
+async def test_impersonation_headers_are_sent(server, open_as):
+    kube = open_as({"token": "t", "as": "her", "as-groups": ["a", "b"]})
     server.answers = [give({})]
     await kube.request("GET", JOBS)
     assert server.headers["Impersonate-User"] == "her"
     assert server.headers.getall("Impersonate-Group") == ["a", "b"]
-    await kube.close()
 
 
-async def test_proxy_of_kubeconfig_is_used(server, tmp_path):
-    path = kubeconfig(tmp_path / "config", "http://10.1.2.3:1", **{"proxy-url": server.url})
-    kube = opened(path)
+async def test_proxy_of_kubeconfig_is_used(server, open_as):
+    kube = open_as(url="http://10.1.2.3:1", **{"proxy-url": server.url})
     server.answers = [give({"kind": "Job"})]
     assert await kube.request("GET", JOBS) == {"kind": "Job"}
-    await kube.close()
 
 
 @pytest.mark.parametrize("name", ["certificate-authority-data", "client-certificate-data"])
-async def test_unusable_certificates_raise(server, tmp_path, name):
+async def test_unusable_certificates_raise(open_as, name):
     where = {"user": {name: "Z2FyYmFnZQ=="}} if "client" in name else {name: "Z2FyYmFnZQ=="}
-    path = kubeconfig(tmp_path / "config", server.url, **where)
-    kube = opened(path)
+    kube = open_as(**where)
     with pytest.raises(SettingsError, match="certificates of .* cannot be used"):
         await kube.request("GET", JOBS)
-    await kube.close()
 
 
 # --- streams ----------------------------------------------------------------------------------
