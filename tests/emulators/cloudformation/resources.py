@@ -37,7 +37,6 @@ class Resource:
 
     Attributes:
         logical_id: Its name in the template.
-        needs: Resources that it refers to.
         is_retained: Whether it outlives the stack.
         physical_id: Value of Ref; empty before it exists.
         attributes: Values of GetAtt.
@@ -47,7 +46,6 @@ class Resource:
     logical_id: str
     type: str
     properties: dict[str, Any]
-    needs: set[str]
     is_retained: bool
     physical_id: str = ""
     attributes: dict[str, str] = field(default_factory=dict)

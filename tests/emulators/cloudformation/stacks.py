@@ -1,4 +1,4 @@
-"""Stacks of the emulated CloudFormation: events, order of resources, rollback, failed deletion.
+"""Stacks of the emulated CloudFormation: events, order of resources, rollback of a creation.
 
 Resources that do not need each other begin together and are made one after the other. If one
 fails, the events report the rest of them as canceled, as CloudFormation does.
@@ -46,7 +46,6 @@ class Stack:
         self.events: list[dict[str, Any]] = []
         self.outputs: dict[str, str] = {}
         self.resources: dict[str, Resource] = {}
-        self._undo: list[Callable[[], object]] = []
 
     @property
     def is_busy(self) -> bool:
@@ -80,23 +79,18 @@ class Stack:
         except _FailedError as error:
             reason = f"The following resource(s) failed to create: [{error}]. "
             self.turn("ROLLBACK_IN_PROGRESS", f"{reason}Rollback requested by user.")
-            left = self._remove(account, self.resources.values())
-            self.turn("ROLLBACK_FAILED" if left else "ROLLBACK_COMPLETE")
+            self._remove(account, self.resources.values())
+            self.turn("ROLLBACK_COMPLETE")
             return
         self.turn("CREATE_COMPLETE")
 
     def update(self, account: Account, template: Template) -> None:
-        """Change the stack to another template; change it back if a resource fails."""
-        self._undo.clear()
+        """Change the stack to another template; a failed update is not rolled back."""
         try:
             self._conform(account, template)
         except _FailedError as error:
             reason = f"The following resource(s) failed to update: [{error}]. "
-            self.turn("UPDATE_ROLLBACK_IN_PROGRESS", reason)
-            account.tags = self.tags
-            for step in reversed(self._undo):
-                step()
-            self.turn("UPDATE_ROLLBACK_COMPLETE")
+            self.turn("UPDATE_ROLLBACK_FAILED", reason)
             return
         self.template, self.tags = template, account.tags
         self.turn("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS")
@@ -139,29 +133,18 @@ class Stack:
         old, kind = self.resources.get(name), KINDS[definition["Type"]]
         if old is None or old.status == "DELETE_COMPLETE":
             retained = definition.get("DeletionPolicy") == "RetainExceptOnCreate"
-            needs = template.needs[name]
-            new = Resource(name, definition["Type"], properties, needs, is_retained=retained)
+            new = Resource(name, definition["Type"], properties, is_retained=retained)
             self.resources.pop(name, None)  # to the end of the order
             self.resources[name] = new
-            self._undo.append(lambda: self._remove(account, [new]))
             self.record(new, "CREATE_IN_PROGRESS")
             return new, "CREATE", lambda: kind.create(account, new)
         if old.properties == properties and account.tags == self.tags:
             return None
         self.record(old, "UPDATE_IN_PROGRESS")
-        before = old.properties
-
-        def change(properties: dict[str, Any]) -> None:
-            kind.update(account, old, properties)
-            old.properties = properties
-
-        def change_back() -> None:
-            self.record(old, "UPDATE_IN_PROGRESS")
-            self._try(lambda: change(before), old, "UPDATE")
 
         def update() -> None:
-            self._undo.append(change_back)
-            change(properties)
+            kind.update(account, old, properties)
+            old.properties = properties
 
         return old, "UPDATE", update
 
@@ -171,21 +154,16 @@ class Stack:
         """Delete resources, each before those that it needs.
 
         Returns:
-            Logical IDs of those that could not be deleted. What they need is not tried.
+            Logical IDs of those that could not be deleted.
         """
         failed: list[str] = []
-        needed: set[str] = set()
         for resource in reversed(list(doomed)):
-            name = resource.logical_id
             if resource.status == "DELETE_COMPLETE":
                 continue
-            if name in needed:
-                needed |= resource.needs
-            elif retains and resource.is_retained:
+            if retains and resource.is_retained:
                 self.record(resource, "DELETE_SKIPPED")
             elif not self._delete(account, resource):
-                failed.append(name)
-                needed |= resource.needs
+                failed.append(resource.logical_id)
         return failed
 
     def _delete(self, account: Account, resource: Resource) -> bool:
