@@ -14,96 +14,36 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-_REQUIRED, _ANY_NAME = "!", "*"
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    "int-or-string": (int, str),
-}
-_NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer"}
-
-
-class Fault(NamedTuple):
-    """An error in a document.
-
-    Attributes:
-        path: Path of the field, such as ``spec.tasks[0].replicas``.
-        message: Error of the value; empty if the field is unknown.
-    """
-
-    path: str
-    message: str = ""
+from jsonschema import Draft202012Validator
 
 
 @functools.cache
-def _schemas() -> dict[str, Any]:
+def _validator(kind: str) -> Draft202012Validator:
     text = Path(__file__).with_suffix(".json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)["kinds"]
-    return found
+    return Draft202012Validator(_schema(json.loads(text)["kinds"][kind]))
 
 
-def faults(document: dict[str, Any]) -> list[Fault]:
+def _schema(short: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type, whose values may be null."""
+    if short == "any":
+        return {}
+    if isinstance(short, list):
+        return {"type": ["array", "null"], "items": _schema(short[0])}
+    if isinstance(short, dict):
+        fields = {name: _schema(each) for name, each in short.items() if name not in ("!", "*")}
+        others = _schema(short["*"]) if "*" in short else False
+        required = short.get("!", [])
+        whole = {"properties": fields, "required": required, "additionalProperties": others}
+        return {"type": ["object", "null"], **whole}
+    if short.startswith("="):
+        return {"enum": [*short[1:].split("|"), None]}
+    return {"type": [*({"int-or-string": ["integer", "string"]}.get(short, [short])), "null"]}
+
+
+def faults(document: dict[str, Any]) -> list[str]:
     """Return the errors in a Volcano document, including unknown fields."""
-    schema = _schemas()[f"{document['apiVersion']} {document['kind']}"]
-    # The schema does not contain metadata, which is the same for every kind.
-    rest = {name: value for name, value in document.items() if name != "metadata"}
-    return list(_check(schema, rest, ""))
-
-
-def _check(schema: Any, value: Any, path: str) -> Iterator[Fault]:
-    if schema == "any" or value is None:
-        return
-    if isinstance(schema, dict):
-        yield from _check_object(schema, value, path)
-    elif isinstance(schema, list):
-        if not isinstance(value, list):
-            yield _wrong(path, value, "array")
-            return
-        for number, item in enumerate(value):
-            yield from _check(schema[0], item, f"{path}[{number}]")
-    else:
-        yield from _check_leaf(schema, value, path)
-
-
-def _check_object(schema: dict[str, Any], value: Any, path: str) -> Iterator[Fault]:
-    if not isinstance(value, dict):
-        yield _wrong(path, value, "object")
-        return
-    for name in schema.get(_REQUIRED, ()):
-        if name not in value:
-            yield Fault(_below(path, name), "Required value")
-    for name, item in value.items():
-        each = schema.get(_ANY_NAME, schema.get(name))
-        if each is None:
-            yield Fault(_below(path, name))
-        else:
-            yield from _check(each, item, _below(path, name))
-
-
-def _check_leaf(schema: str, value: Any, path: str) -> Iterator[Fault]:
-    if schema.startswith("="):
-        allowed = schema[1:].split("|")
-        if value not in allowed:
-            said = ", ".join(f'"{each}"' for each in allowed)
-            yield Fault(path, f'Unsupported value: "{value}": supported values: {said}')
-        return
-    types = _TYPES[schema]
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        yield _wrong(path, value, schema)
-
-
-def _wrong(path: str, value: Any, wanted: str) -> Fault:
-    found = _NAMES.get(type(value), "number")
-    said = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
-    return Fault(path, said)
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    found = _validator(f"{document['apiVersion']} {document['kind']}").iter_errors(document)
+    return [f"{each.json_path}: {each.message}" for each in found]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import botocore.session
 import pytest
+from botocore.validate import ParamValidator
 
 from farcall.backends import bootstrap
 from farcall.backends.base import Runtime
@@ -373,21 +374,6 @@ SHAPES = [
 ]
 
 MODEL = botocore.session.Session().get_service_model("batch").shape_for("JobDetail")
-PYTHON = {"string": str, "integer": int, "long": int, "boolean": bool}
-
-
-def check(shape, value):
-    """Check that the service model accepts a document."""
-    if shape.type_name == "structure":
-        for name, member in value.items():
-            check(shape.members[name], member)
-    elif shape.type_name == "list":
-        for member in value:
-            check(shape.member, member)
-    elif shape.type_name == "map":
-        assert all(isinstance(text, str) for text in (*value, *value.values()))
-    else:
-        assert type(value) is PYTHON[shape.type_name], (shape.name, value)
 
 
 def ids(rows):
@@ -398,7 +384,9 @@ def ids(rows):
 @pytest.mark.parametrize("row", RECORDED, ids=ids(RECORDED))
 def test_each_failure_is_fully_explained(row, shape):
     document = shape(row)
-    check(MODEL, document)
+    errors_of_model = ParamValidator().validate(document, MODEL).generate_report().splitlines()
+    # Batch omits the start of a job that never started, although its model requires it.
+    assert [text for text in errors_of_model if "Missing" not in text] == []
     detail = from_describe(document)
     found = failure_reason(detail)
     assert found.kind is row.error
