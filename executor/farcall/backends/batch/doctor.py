@@ -16,7 +16,8 @@ from farcall.aws.endpoints import DOMAINS
 from farcall.aws.findings import finding_of
 from farcall.backends.batch import placement
 from farcall.backends.batch.client import Batch
-from farcall.backends.batch.documents import resource_requirements, runs_on_fargate
+from farcall.backends.batch.documents import resource_requirements
+from farcall.backends.batch.placement import runs_on_fargate
 from farcall.backends.batch.preflight import (
     DEFAULT_DEFINITION,
     find_image,

@@ -59,19 +59,6 @@ _LABELS = ("name", "type", "containerPath")
 OWN_REMEDY = "shorten commands and env: move long texts to the image or to S3"
 _REMEDY = "shorten prefix, tags and the names in job_definition_extra"
 
-# Valid resources on Fargate: MiB of memory by vCPU.
-# https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
-_FARGATE: dict[float, Sequence[int]] = {
-    0.25: (512, 1024, 2048),
-    0.5: range(1024, 4096 + 1, 1024),
-    1: range(2048, 8192 + 1, 1024),
-    2: range(4096, 16384 + 1, 1024),
-    4: range(8192, 30720 + 1, 1024),
-    8: range(16384, 61440 + 1, 4096),
-    16: range(32768, 122880 + 1, 8192),
-    32: (61440, 122880, 249856),
-}
-
 _LOST_HOST_RULES = [
     {"onStatusReason": "Host EC2*", "action": "RETRY"},
     {"onStatusReason": "Your Spot Task was interrupted*", "action": "RETRY"},
@@ -125,8 +112,8 @@ def definition(
         SettingsError: The options do not result in a valid job.
         TaskTooLargeError: Commands and environment exceed a limit of Batch.
     """
-    is_fargate = runs_on_fargate(job.settings)
-    nodes.check(job, is_fargate=is_fargate)
+    nodes.check(job)
+    placement.check_fargate(job)
     common: dict[str, Any] = {
         # Placeholders that are valid on EC2 and on Fargate, because every submission overrides
         # them.
@@ -271,11 +258,6 @@ def _container(command: Sequence[str], environment: Mapping[str, str]) -> dict[s
     return {"environment": variables, **({"command": list(command)} if command else {})}
 
 
-def runs_on_fargate(settings: Settings) -> bool:
-    """Return whether the options request Fargate."""
-    return "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
-
-
 def resource_requirements(settings: Settings) -> list[dict[str, str]]:
     """Return a task's resources; on Fargate, memory is rounded up to a valid value.
 
@@ -283,8 +265,8 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
         SettingsError: vCPU, memory or GPUs are invalid on the platform.
     """
     mib = math.ceil(settings.memory * 1024)
-    if runs_on_fargate(settings):
-        mib = _fargate_memory(settings, mib)
+    if placement.runs_on_fargate(settings):
+        mib = placement.fargate_memory_mib(settings, mib)
     elif settings.vcpu != int(settings.vcpu):
         raise SettingsError(
             f"vcpu={settings.vcpu:g} is not supported on EC2; use a whole number (at least 1), "
@@ -318,31 +300,6 @@ def retry_strategy(settings: Settings, *, is_command: bool = False) -> dict[str,
             own = [] if is_command else [{"onExitCode": FINAL_EXIT_CODES, "action": "EXIT"}]
             strategy["evaluateOnExit"] = [*_MEMORY_RULES, *own]
     return strategy
-
-
-def _fargate_memory(settings: Settings, mib: int) -> int:
-    if settings.num_gpus:
-        raise SettingsError(
-            f"num_gpus={settings.num_gpus} is not supported on Fargate, which has no GPUs; set "
-            "num_gpus to 0",
-            option="num_gpus",
-        )
-    if settings.vcpu not in _FARGATE:
-        allowed = ", ".join(f"{vcpu:g}" for vcpu in _FARGATE)
-        raise SettingsError(
-            f"vcpu={settings.vcpu:g} is not supported on Fargate; use one of {allowed}",
-            option="vcpu",
-        )
-    allowed_mib = _FARGATE[settings.vcpu]
-    for step in allowed_mib:
-        if step >= mib:
-            return step
-    raise SettingsError(
-        f"memory={settings.memory:g} GiB is not supported on Fargate with {settings.vcpu:g} "
-        f"vCPU, which allows at most {allowed_mib[-1] / 1024:g} GiB; raise vcpu, or reduce "
-        f"memory{placement.hint(settings)}",
-        option="memory",
-    )
 
 
 def check_size(what: str, document: object, limit: int, remedy: str) -> None:

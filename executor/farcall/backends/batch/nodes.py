@@ -52,7 +52,7 @@ _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,40}")
 _ACCESS_POINT = re.compile(r"fsap-[0-9a-f]{8,40}")
 
 
-def check(job: JobSpec, *, is_fargate: bool) -> None:
+def check(job: JobSpec) -> None:
     """Check that Batch accepts a job's groups.
 
     Raises:
@@ -66,24 +66,13 @@ def check(job: JobSpec, *, is_fargate: bool) -> None:
         )
     for place, group in enumerate(job.groups):
         with naming(job, place):
-            _check_group(group, is_fargate=is_fargate)
+            _check_group(group)
             _check_roles(group, job.settings)
     if job.nodes > MOST_NODES:
         raise SettingsError(
             f"the job has {job.nodes} nodes, but Batch supports at most {MOST_NODES}. Request "
             "fewer nodes.",
             option="nodes",
-        )
-    if job.is_multi_node and is_fargate:
-        why = (
-            f"{job.nodes} nodes"
-            if job.nodes > 1
-            else f"instance type {job.settings.instance_type}"
-        )
-        raise SettingsError(
-            f"the job requests {why}, which Fargate does not support. Use one node without "
-            "instance_type, or an EC2 queue (platformCapabilities in job_definition_extra).",
-            option="nodes" if job.nodes > 1 else "instance_type",
         )
 
 
@@ -149,7 +138,7 @@ def _targets(job: JobSpec) -> list[str]:
     return [f"{end - count}:{end - 1}" for count, end in zip(counts, ends, strict=True)]
 
 
-def _check_group(group: Nodes, *, is_fargate: bool) -> None:
+def _check_group(group: Nodes) -> None:
     groups.check(group)
     for what, variables in (("env", group.env), ("secrets", group.secrets)):
         taken = next((name for name in variables if name.startswith(_RESERVED)), None)
@@ -157,8 +146,6 @@ def _check_group(group: Nodes, *, is_fargate: bool) -> None:
             raise wrong(what, taken, f"Batch reserves names that begin with {_RESERVED}")
     check_each(_check_mount, group.mounts)
     check_each(_check_ulimit, group.ulimits)
-    if is_fargate:
-        _check_fargate(group)
 
 
 def _check_roles(group: Nodes, settings: Settings) -> None:
@@ -172,25 +159,6 @@ def _check_roles(group: Nodes, settings: Settings) -> None:
         if found and not (getattr(settings, name) or extra.get(role)):
             raise SettingsError(
                 f"{option} has {found!r}, which requires a role on Batch. Set {name}.",
-                option=option,
-            )
-
-
-def _check_fargate(group: Nodes) -> None:
-    """Reject features that only EC2 instances support."""
-    folders = [mount.source for mount in group.mounts if isinstance(mount, BindMount)]
-    requested = {
-        "mounts": ", ".join(folders),
-        "devices": ", ".join(device.source for device in group.devices),
-        "shm_size": group.shm_size,
-        "ulimits": ", ".join(limit.name for limit in group.ulimits),
-        "privileged": group.privileged,
-    }
-    for option, found in requested.items():
-        if found:
-            raise SettingsError(
-                f"{option} is {found}, which Fargate does not support. Remove it, or run on "
-                "EC2 (platformCapabilities in job_definition_extra).",
                 option=option,
             )
 

@@ -30,8 +30,7 @@ from functools import partial
 from itertools import accumulate
 
 from torchx.schedulers.devices import DEVICES
-from torchx.specs import AppDef, DeviceMount, Role, VolumeMount, macros
-from torchx.specs import BindMount as FolderMount
+from torchx.specs import AppDef, Role, VolumeMount, macros
 from torchx.specs.named_resources_aws import K8S_ITYPE
 
 from farcall.model import names
@@ -158,43 +157,17 @@ class _Groups:
             index: The role's position in the app.
         """
         mounts, devices = roles.mounts(role, partial(_volume, role))
-        found = roles.nodes(
+        shm_size = self._options.shm_size
+        return roles.nodes(
             role,
             index,
-            0 if self._is_fargate else self._options.shm_size,
+            shm_size or 0 if self._is_fargate else shm_size,
             mounts=mounts,
             devices=[*self._devices(role), *devices],
             ulimits=self._ulimits,
             secrets=self._options.secrets or {},
             privileged=self._options.privileged,
         )
-        if self._is_fargate:
-            self._check_fargate(role)
-        elif role.resource.cpu > 0 and role.resource.cpu != int(role.resource.cpu):
-            allowed = "use a whole number on EC2, or platform=fargate"
-            raise wrong(role, "resource.cpu", role.resource.cpu, allowed)
-        return found
-
-    def _check_fargate(self, role: Role) -> None:
-        """Reject features that only EC2 instances have."""
-        folders = [mount.src_path for mount in role.mounts if isinstance(mount, FolderMount)]
-        devices = [mount.src_path for mount in role.mounts if isinstance(mount, DeviceMount)]
-        requested = {
-            "mounts": ", ".join(folders + devices),
-            "resource.devices": ", ".join(role.resource.devices),
-            "resource.gpu": max(role.resource.gpu, 0),
-            f"resource.capabilities[{K8S_ITYPE!r}]": role.resource.capabilities.get(K8S_ITYPE),
-            "num_replicas": role.num_replicas if role.num_replicas > 1 else 0,
-        }
-        for what, found in requested.items():
-            if found:
-                remedy = "Fargate does not support it. Remove it, or use platform=ec2."
-                raise wrong(role, what, found, remedy)
-        for option in ("privileged", "shm_size"):
-            if getattr(self._options, option):
-                raise wrong_option(
-                    option, getattr(self._options, option), "not supported on Fargate"
-                )
 
     def _devices(self, role: Role) -> Iterable[Device]:
         for name, number in role.resource.devices.items():

@@ -9,6 +9,8 @@ from torchx.specs.overlays import PUT, set_overlay
 
 import farcall
 from farcall import Device, EfsMount, SettingsError
+from farcall.backends.base import JobSpec
+from farcall.backends.batch import placement
 from farcall.torchx.batch.mapping import name_of
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.batch.scheduler import of_requests
@@ -80,7 +82,6 @@ def test_resources_come_from_the_role():
     [
         (sized(mib=0), "role trainer: resource.memMB is 0"),
         (sized(mib=-1), "role trainer: resource.memMB is -1"),
-        (sized(cpu=0.5), "role trainer: resource.cpu is 0.5: use a whole number on EC2"),
         (sized(gpu=0.5), "role trainer: resource.gpu is 0.5"),
         (sized(cpu="2"), "role trainer: resource.cpu is '2': use a number"),
         (sized(mib=math.nan), "role trainer: resource.memMB is nan"),
@@ -239,26 +240,12 @@ def test_options_apply_to_every_role():
 # --- Fargate ----------------------------------------------------------------------------------
 
 
-def on_fargate(**options):
-    return {"platform": "fargate", "execution_role_arn": "puller", **options}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mounts": [BindMount("/src", "/dst")]}, "mounts is '/src'"),
-        ({"mounts": [DeviceMount("/dev/fuse", "/dev/fuse")]}, "mounts is '/dev/fuse'"),
-        ({"resource": sized(gpu=1)}, "resource.gpu is 1"),
-        ({"resource": sized(devices={"vpc.amazonaws.com/efa": 1})}, "resource.devices is"),
-        ({"resource": sized(capabilities={ITYPE: "m5.large"})}, "is 'm5.large'"),
-        ({"num_replicas": 2}, "num_replicas is 2"),
-    ],
-)
-def test_unsupported_fargate_fields_are_rejected(fields, message):
-    text = refused(app(role(**fields)), **on_fargate())
-    assert text.startswith("role trainer: ")
-    assert message in text
-    assert "platform=ec2" in text
+def test_fargate_limit_names_the_role():
+    options = {"platform": "fargate", "execution_role_arn": "puller"}
+    made = planned(app(role(mounts=[BindMount("/src", "/dst")])), **options)
+    job = JobSpec("name", 1, {}, made.settings, made.groups)
+    with pytest.raises(SettingsError, match="^role trainer: mounts is /src, which Fargate"):
+        placement.check_fargate(job)
 
 
 def test_fargate_requires_execution_role():
