@@ -509,7 +509,7 @@ def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[lis
 
 def size(pieces: Iterable[Buffer]) -> int:
     """Return the number of bytes of all pieces."""
-    return sum(len(piece) for piece in pieces)
+    return sum(map(len, pieces))
 
 
 def portions(pieces: Iterable[Buffer], most: int) -> Iterator[list[Buffer]]:

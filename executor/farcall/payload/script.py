@@ -264,8 +264,8 @@ def _of_file(file: str, sources: Sources) -> Script | None:
         return None
     line = _running().get(file)
     done = len(statements) if line is None else _count_before(statements, line)
-    guards = [each for each in statements if _is_guard(each)]
-    is_guarded = bool(guards) and (line is None or _is_guard(statements[done]))
+    guards = _guards_of(source)
+    is_guarded = bool(guards) and (line is None or done in guards)
     if is_guarded:
         return _guarded(file, place, source, done)
     return Script([_Part(file, place, "", statements, done)], is_guarded=False)
@@ -275,6 +275,12 @@ def _of_file(file: str, sources: Sources) -> Script | None:
 def _parsed(source: str | bytes) -> list[ast.stmt]:
     """Return the statements of a source, which is read again for each submission."""
     return ast.parse(source).body
+
+
+@functools.lru_cache(256)
+def _guards_of(source: bytes) -> list[int]:
+    """Return the numbers of the guards among a source's statements."""
+    return [number for number, each in enumerate(_parsed(source)) if _is_guard(each)]
 
 
 @functools.lru_cache(1)

@@ -24,6 +24,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -388,7 +389,7 @@ def _entries(folder: str, left_out: list[LeftOut]) -> list[os.DirEntry[str]]:
     except OSError as error:
         left_out.append(LeftOut(folder, str(error.strerror)))
         return []
-    return [] if any(each.name == "pyvenv.cfg" for each in entries) else entries
+    return [] if "pyvenv.cfg" in [each.name for each in entries] else entries
 
 
 def _judge(
@@ -405,7 +406,7 @@ def _judge(
         return None
     why = _why_not(entry, root, stat.st_size)
     leaves_out = _Rules.leaves_out_all_of if entry.is_dir() else _Rules.leaves_out
-    if not why and any(leaves_out(each, entry.path) for each in rules):
+    if not why and rules and any(leaves_out(each, entry.path) for each in rules):
         why = "excluded"
     if why:
         left_out.append(LeftOut(entry.path, why))
@@ -513,7 +514,7 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
                 _add_root(walk, root, place, is_whole=root in on_path or wanted is not None)
         for number, file in enumerate(dict.fromkeys(files)):
             walk.add_files(os.path.dirname(file), f"f{number}", [file])
-        sent = tuple(sorted(walk.files.values(), key=lambda each: each.place))
+        sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
         path = tuple(
             roots[each]
             for each in [*on_path, *homes]
