@@ -168,6 +168,27 @@ async def test_receipt_marks_tasks_as_delivered(account):
     assert (ids(recovered), recovered.delivered) == (["array:1"], 2)
 
 
+async def test_unreadable_receipts_are_ignored(account, monkeypatch, caplog):
+    """One is too large, one is garbage, and one is in an archive."""
+    submission = await account.submit(3, "array")
+    store = account.store()
+    keys = [f"{submission.where.bundle_key}.delivered/{number}" for number in range(3)]
+    for key, body in zip(keys, (bytes(2 << 20), b"x", b"cold"), strict=True):
+        await store.put(key, [body])
+    get = store.get_dated
+
+    async def refuse_cold(key, *args, **options):
+        if key == keys[2]:
+            text = f"GetObject of {key} failed"
+            raise ServiceError(text, code="InvalidObjectState", status=403, sent=False)
+        return await get(key, *args, **options)
+
+    monkeypatch.setattr(store, "get_dated", refuse_cold)
+    recovered = await account.recover()
+    assert (len(recovered.jobs), recovered.delivered) == (3, 0)
+    assert ".delivered/2 failed; skipped" in caplog.text
+
+
 async def test_bundle_without_job_is_unsubmitted(account):
     submission = await account.submit()
     account.backend.known.clear()
