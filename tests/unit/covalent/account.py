@@ -43,8 +43,6 @@ class Account:
             terminate_job=self._terminate,
             describe_jobs=lambda jobs: {"jobs": []},
         )
-        self.client.submit_job = self._held("submit_job", self.client.submit_job)
-        self.client.terminate_job = self._held("terminate_job", self.client.terminate_job)
         self.open = {"submit_job": asyncio.Event(), "terminate_job": asyncio.Event()}
         for event in self.open.values():
             event.set()
@@ -53,14 +51,8 @@ class Account:
         self.on_submitted = lambda: None
         self.failure = None
 
-    def _held(self, name, call):
-        async def wait_and_call(**parameters):
-            await self.open[name].wait()
-            return await call(**parameters)
-
-        return wait_and_call
-
-    def _submit(self, **request):
+    async def _submit(self, **request):
+        await self.open["submit_job"].wait()
         if self.failure is not None:
             return self.failure
         job_id = f"job-{len(self.sizes)}"
@@ -68,7 +60,8 @@ class Account:
         self.on_submitted()
         return {"jobId": job_id}
 
-    def _terminate(self, **request):
+    async def _terminate(self, **request):
+        await self.open["terminate_job"].wait()
         self.terminated.append(request["jobId"])
         return {}
 

@@ -189,22 +189,15 @@ MULTI_NODE = {
     "jobId": "6abf3ecd-07a8-4faa-8a65-79e7404eb50f",
     "jobName": "mnp",
     "jobQueue": "arn:aws:batch:us-east-1:123456789012:job-queue/parallelcluster",
-    "jobDefinition": "arn:aws:batch:us-east-1:123456789012:job-definition/parallelcluster-mnp:2",
     "status": "SUCCEEDED",
-    "statusReason": "Essential container in task exited",
     "createdAt": 1543836418954,
     "startedAt": 1543836512293,
     "stoppedAt": 1543836586008,
-    "dependsOn": [],
-    "parameters": {},
-    "retryStrategy": {"attempts": 1},
     "attempts": [
         {
             "startedAt": 1543836512293,
             "stoppedAt": 1543836586008,
-            "statusReason": "Essential container in task exited",
             "container": {
-                "networkInterfaces": [],
                 "logStreamName": "parallelcluster-mnp/default/3d430bca",
                 "exitCode": 0,
             },
@@ -220,14 +213,10 @@ NODE = {
     "jobId": "6abf3ecd-07a8-4faa-8a65-79e7404eb50f#1",
     "jobName": "mnp",
     "jobQueue": MULTI_NODE["jobQueue"],
-    "jobDefinition": MULTI_NODE["jobDefinition"],
     "status": "FAILED",
-    "statusReason": "Essential container in task exited",
     "createdAt": 1543836514469,
     "startedAt": 1543836554285,
     "stoppedAt": 1543836567456,
-    "dependsOn": [],
-    "parameters": {},
     "nodeDetails": {"nodeIndex": 1, "isMainNode": False},
     "container": {
         "image": "alinux",
@@ -239,7 +228,6 @@ NODE = {
         {
             "startedAt": 1543836554285,
             "stoppedAt": 1543836567456,
-            "statusReason": "Essential container in task exited",
             "container": {"exitCode": 3, "logStreamName": "parallelcluster-mnp/default/3557426b"},
         }
     ],

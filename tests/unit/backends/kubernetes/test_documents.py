@@ -43,17 +43,25 @@ def variables(**options):
     return {each["name"]: each.get("value") for each in container(**options)["env"]}
 
 
+LABELS = {
+    "app.kubernetes.io/managed-by": "farcall",
+    "farcall/kind": "task",
+    "farcall/job": "simulate-0a1b",
+    "farcall/run": "ann-20261123T210000Z-a1b2c3",
+}
+
+
+def from_annotation(variable, name):
+    path = f"metadata.annotations['batch.kubernetes.io/{name}']"
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
 GOLDEN = {
     "apiVersion": "batch/v1",
     "kind": "Job",
     "metadata": {
         "name": "simulate-0a1b",
-        "labels": {
-            "app.kubernetes.io/managed-by": "farcall",
-            "farcall/kind": "task",
-            "farcall/job": "simulate-0a1b",
-            "farcall/run": "ann-20261123T210000Z-a1b2c3",
-        },
+        "labels": LABELS,
         "annotations": {"farcall/name": "simulate-0a1b"},
     },
     "spec": {
@@ -76,14 +84,7 @@ GOLDEN = {
             ]
         },
         "template": {
-            "metadata": {
-                "labels": {
-                    "app.kubernetes.io/managed-by": "farcall",
-                    "farcall/kind": "task",
-                    "farcall/job": "simulate-0a1b",
-                    "farcall/run": "ann-20261123T210000Z-a1b2c3",
-                },
-            },
+            "metadata": {"labels": LABELS},
             "spec": {
                 "restartPolicy": "Never",
                 "activeDeadlineSeconds": 300,
@@ -95,33 +96,11 @@ GOLDEN = {
                         "image": TASK,
                         "name": "task",
                         "env": [
-                            {
-                                "name": "FARCALL_INDEX",
-                                "valueFrom": {
-                                    "fieldRef": {
-                                        "fieldPath": "metadata.annotations"
-                                        "['batch.kubernetes.io/job-completion-index']"
-                                    }
-                                },
-                            },
-                            {
-                                "name": "FARCALL_FAILED_ATTEMPTS",
-                                "valueFrom": {
-                                    "fieldRef": {
-                                        "fieldPath": "metadata.annotations"
-                                        "['batch.kubernetes.io/job-index-failure-count']"
-                                    }
-                                },
-                            },
-                            {
-                                "name": "FARCALL_IGNORED_ATTEMPTS",
-                                "valueFrom": {
-                                    "fieldRef": {
-                                        "fieldPath": "metadata.annotations"
-                                        "['batch.kubernetes.io/job-index-ignored-failure-count']"
-                                    }
-                                },
-                            },
+                            from_annotation("FARCALL_INDEX", "job-completion-index"),
+                            from_annotation("FARCALL_FAILED_ATTEMPTS", "job-index-failure-count"),
+                            from_annotation(
+                                "FARCALL_IGNORED_ATTEMPTS", "job-index-ignored-failure-count"
+                            ),
                             {"name": "FARCALL_BUNDLE", "value": BUNDLE},
                             {"name": "FARCALL_JOB_ID", "value": "simulate-0a1b"},
                         ],
