@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import cloudpickle
 import pytest
@@ -183,28 +183,9 @@ def new_server(tmp_path):
         one.stop()
 
 
-class Dispatch(Protocol):
-    """Dispatch a lattice, by default to the shared server; return the dispatch ID."""
-
-    def __call__(
-        self, lattice: Any, *args: Any, server: CovalentServer | None = None, **kwargs: Any
-    ) -> str: ...
-
-
-class Wait(Protocol):
-    """Wait until a dispatch has a final status; return Covalent's result object."""
-
-    def __call__(
-        self,
-        dispatch_id: str,
-        *,
-        server: CovalentServer | None = None,
-        timeout_s: float = WAIT_TIMEOUT_S,
-    ) -> Any: ...
-
-
 @pytest.fixture
 def dispatch(request):
+    """Function that dispatches a lattice and returns the dispatch ID."""
     import covalent
 
     def start(
@@ -231,6 +212,7 @@ def status():
 
 @pytest.fixture
 def wait(request, status):
+    """Function that waits for the end of a dispatch and returns Covalent's result object."""
     import covalent
 
     def until_ended(

@@ -7,7 +7,6 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -48,12 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-class Docker(Protocol):
-    """Run docker's CLI, ``docker("run", "--rm", image)``; return its stdout."""
-
-    def __call__(self, *arguments: str, stdin: str | bytes = b"") -> str: ...
-
-
 def _try_docker(*arguments: str, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
     command = ["docker", *arguments]
     given = stdin.encode() if isinstance(stdin, str) else stdin
@@ -72,11 +65,13 @@ def _docker(*arguments: str, stdin: str | bytes = b"") -> str:
 
 @pytest.fixture(scope="session")
 def docker():
+    """Function that runs docker's CLI, ``docker("run", "--rm", image)``; it returns stdout."""
     return _docker
 
 
 @pytest.fixture(scope="session")
 def try_docker():
+    """Like `docker`, but the command may fail; returns exit code, stdout and stderr."""
     return _try_docker
 
 

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -25,8 +24,6 @@ from farcall.engine.fetcher import Usage
 from farcall_runtime.contract import ExitCode
 from tests.image.cloud import through
 from tests.support.proxy import Proxy
-
-Make = Callable[..., BatchExecutor]
 
 
 @pytest.mark.path

@@ -31,8 +31,6 @@ from tests.service.places import place
 from tests.support import wire
 from tests.support.patience import PATIENCE_S, until_async
 
-MakeExecutor = Callable[..., BatchExecutor]
-
 MIB = 1024 * 1024
 
 

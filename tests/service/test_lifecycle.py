@@ -28,7 +28,6 @@ from tests.support.leaks import Held
 from tests.support.patience import PATIENCE_S, until_async
 
 T = TypeVar("T")
-MakeExecutor = Callable[..., BatchExecutor]
 
 
 def work(x: int) -> int:

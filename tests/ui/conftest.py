@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -109,26 +109,13 @@ class Seen:
             self._record(f"{message.type}: {message.text}")
 
 
-class Open(Protocol):
-    """Open the web UI in a new browser context: ``open_page("#/run/x", width=400)``.
-
-    Only browser reports that contain `expected` are accepted.
-    """
-
-    async def __call__(
-        self,
-        fragment: str = "",
-        *,
-        served: serving.Page | None = None,
-        with_token: bool = True,
-        expected: str = "",
-        **context: Any,
-    ) -> Page: ...
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def open_page(browser, served):
-    """Open pages with the token; the teardown checks that the browser reported no problems."""
+    """Function that opens the web UI in a new browser context: ``open_page("#/x", width=400)``.
+
+    The teardown checks that the browser reported no problems, except those that contain
+    ``expected``.
+    """
     contexts: list[tuple[BrowserContext, Seen, str]] = []
 
     async def opened(
