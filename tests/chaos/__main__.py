@@ -1,7 +1,5 @@
 """``python -m tests.chaos``: run tasks while everything fails, and account for each task."""
 
-from __future__ import annotations
-
 import secrets
 import shutil
 import sys

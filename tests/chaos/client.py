@@ -3,8 +3,6 @@
 It writes each result to a file immediately, because it may be killed at any time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The failures of containers, hosts, clients and the Kubernetes API during a chaos run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

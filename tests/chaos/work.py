@@ -3,8 +3,6 @@
 The function is sent to the containers with its module, which therefore imports little.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

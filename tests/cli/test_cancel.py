@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because the command terminates running jobs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

@@ -3,8 +3,6 @@
 Starts bash, because only a shell shows what it completes.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -3,8 +3,6 @@
 Starts the command on a pseudo-terminal where it prompts; it needs no service.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 Starts the local AWS emulator. The test is slow, because the demo trains a model.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -4,8 +4,6 @@ Starts an empty local AWS emulator, because both commands create and delete a wh
 because each test waits for several stack operations.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -4,8 +4,6 @@ Starts an empty local AWS emulator that enforces IAM. Slow, because it deploys a
 every command on it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

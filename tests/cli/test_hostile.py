@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because names, errors and lines come from jobs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because exit codes and lines come from real nodes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import signal

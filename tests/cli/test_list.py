@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because the commands show real jobs in each state.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

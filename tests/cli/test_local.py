@@ -3,8 +3,6 @@
 Starts the command as a process, because it serves the local AWS emulator to another one.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because lines of several tasks are merged.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

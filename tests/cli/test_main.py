@@ -3,8 +3,6 @@
 Starts it as a process, because its entry point is only used there.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

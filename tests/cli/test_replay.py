@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because a replay starts from the bundle of a failed job.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because the commands read jobs of another session.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because a retry copies the bundle of a failed job.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

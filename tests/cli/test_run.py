@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because the command waits for a job and shows its output.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

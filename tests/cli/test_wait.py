@@ -3,8 +3,6 @@
 Starts the local AWS emulator and the command as a process, because it ends when jobs do.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ Starts the local AWS emulator and the command on a pseudo-terminal, because the 
 with the job.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Hypothesis without deadlines and without a database in the repository."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 
 settings.register_profile("contract", deadline=None, database=None)

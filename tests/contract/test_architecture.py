@@ -1,7 +1,5 @@
 """docs/architecture.md refers to existing files and lists every package."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

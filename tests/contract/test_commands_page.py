@@ -1,7 +1,5 @@
 """docs/commands.md lists exactly farcall's commands and exit codes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """This version reads the objects that every released version wrote."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 

@@ -1,7 +1,5 @@
 """Readers of untrusted objects return the content or raise one of two errors."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import inspect

@@ -5,8 +5,6 @@ trust policies have, so these are removed from the trust policy before it is lin
 enforces the trust policy's condition.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

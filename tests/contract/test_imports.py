@@ -1,7 +1,5 @@
 """Imports: few in the container; an error names the missing extra."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

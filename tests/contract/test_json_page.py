@@ -1,7 +1,5 @@
 """docs/json.md has every field of a job, an attempt, a node and an explanation."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Contract between client and runtime: keys, environment, exit codes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

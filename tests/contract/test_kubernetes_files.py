@@ -1,7 +1,5 @@
 """The files of docs/kubernetes are valid: documents, options and a policy."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The local Kubernetes emulator's table of fields."""
 
-from __future__ import annotations
-
 import pytest
 
 

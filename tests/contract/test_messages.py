@@ -1,7 +1,5 @@
 """Error messages use no word that only farcall's source explains."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

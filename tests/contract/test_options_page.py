@@ -1,7 +1,5 @@
 """docs/options.md lists exactly farcall's options, with their defaults."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The names that users import."""
 
-from __future__ import annotations
-
 import pydoc
 import re
 import subprocess

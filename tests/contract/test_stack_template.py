@@ -1,7 +1,5 @@
 """The template of farcall deploy: linters, permissions and defaults."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

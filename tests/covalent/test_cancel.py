@@ -5,8 +5,6 @@ whether the electron is CANCELLED. All other rules are in tests/unit/covalent. S
 Covalent server takes seconds to start.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

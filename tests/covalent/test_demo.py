@@ -4,8 +4,6 @@ Starts the script, which starts a Covalent server and the local AWS emulator. Sl
 because the Covalent server takes seconds to start and keeps a core busy.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

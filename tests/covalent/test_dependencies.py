@@ -5,8 +5,6 @@ because the index is read from the server's environment. Hooks are in
 tests/unit/runtime/test_electron.py. Slow, because a Covalent server takes seconds to start.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.metadata

@@ -5,8 +5,6 @@ sublattices and task groups, and calls the executor. Slow, because a Covalent se
 seconds to start.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

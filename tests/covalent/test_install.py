@@ -4,8 +4,6 @@ Runs on the first and the last Python that Covalent supports. Slow, because uv r
 installs all of Covalent's dependencies.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

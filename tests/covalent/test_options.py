@@ -4,8 +4,6 @@ Starts no Covalent server: new Python processes for the configuration file, whic
 on import, and the local AWS emulator for tasks that Covalent runs directly.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

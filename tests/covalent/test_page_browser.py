@@ -4,8 +4,6 @@ Starts the shared Covalent server, the web UI and a browser, because only a disp
 with a node. Slow, because a Covalent server takes seconds to start.
 """
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -5,8 +5,6 @@ states of the other electrons and of sublattices. Slow, because a Covalent serve
 to start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

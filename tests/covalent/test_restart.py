@@ -5,8 +5,6 @@ server. Slow, because a server takes seconds to start. tests/unit/covalent/test_
 which tasks are resumed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

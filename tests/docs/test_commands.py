@@ -1,7 +1,5 @@
 """The commands and options in README and docs/ exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """The examples run unchanged on the local AWS emulator and print the expected output."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@ in order and share their variables, like the cells of a notebook; they may use `
 after ``<!-- not run: reason -->`` is skipped.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

@@ -1,7 +1,5 @@
 """The documentation site has all pages, and the API reference all public names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

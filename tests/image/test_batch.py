@@ -3,8 +3,6 @@
 Starts containers of the base image; the tests are those of tests/local/test_batch_conformance.py.
 """
 
-from __future__ import annotations
-
 from tests.local.test_batch_conformance import (  # noqa: F401
     test_exit_code_decides_job_status,
     test_job_has_batch_environment,

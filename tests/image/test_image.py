@@ -3,8 +3,6 @@
 Starts containers of the built image, because the Dockerfile's result is visible nowhere else.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import io
 import json

@@ -3,8 +3,6 @@
 Starts containers, because limits, mounts, users and their removal are docker's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Starts the local AWS emulator with containers, whose file system does not contain the projects.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

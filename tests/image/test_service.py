@@ -4,8 +4,6 @@ Starts containers of the built image, because signals, stacks and output of othe
 there.
 """
 
-from __future__ import annotations
-
 from tests.service.test_calls import (  # noqa: F401
     test_function_of_own_package_runs,
 )

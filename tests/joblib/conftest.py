@@ -1,7 +1,5 @@
 """Fixtures for joblib on the local AWS emulator."""
 
-from __future__ import annotations
-
 import joblib
 import pytest
 

@@ -4,8 +4,6 @@ Each program's script ends with a call of `run`. This module is copied to a fold
 site-packages, so that it does not belong to the program's project.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import linecache

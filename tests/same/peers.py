@@ -1,7 +1,5 @@
 """``python -m tests.same.peers``: compare the programs in farcall, spawn and loky."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Programs that run calls in several places, and the comparison of their outcomes."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import os

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, and two processes for each project.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@
 for each event.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 Starts the runtime as a process, because exit codes, signals and streams belong to a process.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import os

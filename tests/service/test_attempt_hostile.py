@@ -3,8 +3,6 @@
 Starts the runtime as a process, because only a second process shows which results survive.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -4,8 +4,6 @@ Starts it as a process next to HTTP servers that act as credential endpoints, be
 before any code of farcall is installed.
 """
 
-from __future__ import annotations
-
 import http.server
 import io
 import json

@@ -3,8 +3,6 @@
 Starts the runtime as a process, because packages change the import path before the task starts.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

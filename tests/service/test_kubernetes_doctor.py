@@ -3,8 +3,6 @@
 Starts the local Kubernetes emulator, because rights and objects are read from an API server.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

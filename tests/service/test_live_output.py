@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because output must arrive while the job runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

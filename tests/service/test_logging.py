@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because a task configures logging in its own process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import logging.config

@@ -3,8 +3,6 @@
 Starts the local AWS emulator and a client process. The test is slow, because it transfers 1.2 GB.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

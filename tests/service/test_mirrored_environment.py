@@ -3,8 +3,6 @@
 Starts the local AWS emulator. The test is slow, because it installs an environment.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Starts a local AWS emulator that enforces IAM.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because queues, roles and compute environments are looked up there.
 """
 
-from __future__ import annotations
-
 import boto3
 import pytest
 

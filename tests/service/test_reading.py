@@ -4,8 +4,6 @@ Starts the local AWS emulator, because lines come from S3 while a job runs and f
 later.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

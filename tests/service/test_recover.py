@@ -4,8 +4,6 @@ Starts clients as processes and the local AWS emulator, because only a process c
 states that a client can leave in the bucket are in `tests/unit/client/test_recovery.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

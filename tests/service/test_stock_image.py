@@ -6,8 +6,6 @@ Slow, because each job unpacks the runtime. An own module and the refusal of a c
 in CI as well.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -3,8 +3,6 @@
 Starts the local AWS emulator, because the container compares versions before it unpickles.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -7,8 +7,6 @@ Slow, because there are many shells and tools. A job on several nodes and the re
 archive run in CI as well.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

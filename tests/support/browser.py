@@ -1,7 +1,5 @@
 """The browser for the tests, which .ci/browser finds."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Interpreters of other versions, including pyenv's, for tests that install farcall."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

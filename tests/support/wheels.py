@@ -1,7 +1,5 @@
 """Handwritten wheels, and a package index that serves them."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """TorchX apps of shell commands, which the local AWS emulator runs as processes."""
 
-from __future__ import annotations
-
 from torchx.specs import AppDef, AppState, Resource, Role
 
 from tests.support.patience import until

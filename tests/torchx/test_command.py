@@ -4,8 +4,6 @@ Starts the command and jobs on the local AWS emulator. Slow, because every step 
 a new process.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

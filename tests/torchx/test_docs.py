@@ -3,8 +3,6 @@
 Starts the example's job on the local AWS emulator, because the page shows its output.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

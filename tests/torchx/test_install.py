@@ -4,8 +4,6 @@ Builds and installs the wheel. Slow, because the build and the installation use 
 environments.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tarfile

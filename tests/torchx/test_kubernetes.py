@@ -4,8 +4,6 @@ Starts jobs on the local Kubernetes emulator, because states and logs come from 
 tests/unit/torchx/kubernetes tests how an app is converted to documents.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

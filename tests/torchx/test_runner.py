@@ -4,8 +4,6 @@ Starts jobs on the local AWS emulator, because states, logs and lists come from 
 tests/unit/torchx/batch tests how an app is converted to a job.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta, timezone
 

@@ -3,8 +3,6 @@
 Starts one Python process, because this one has already imported farcall.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -3,8 +3,6 @@
 Starts jobs on the local AWS emulator, because a job fetches and unpacks its workspace.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

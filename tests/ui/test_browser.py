@@ -4,8 +4,6 @@ Starts the web UI, the local AWS emulator and a browser, because the view is ren
 JavaScript. Slow, because a browser keeps a core busy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 

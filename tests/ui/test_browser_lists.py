@@ -4,8 +4,6 @@ Starts the web UI, the local AWS emulator and a browser, because lists are group
 filtered by JavaScript. Slow, because a browser keeps a core busy.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

@@ -4,8 +4,6 @@ Starts the command, which starts the web UI and the local AWS emulator. Slow, be
 runs all of its jobs before it shows the address.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Bundles as a client stores them, on an in-memory store."""
 
-from __future__ import annotations
-
 from farcall import Settings
 from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow

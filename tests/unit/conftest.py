@@ -1,7 +1,5 @@
 """Fixtures: virtual time, a fake cloud, and a container without the user's modules."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 

@@ -1,7 +1,5 @@
 """Scripted AWS clients, and the container as a separate process."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

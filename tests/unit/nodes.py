@@ -1,7 +1,5 @@
 """Scripted platform with logs of nodes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from dataclasses import replace

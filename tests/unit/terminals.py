@@ -1,7 +1,5 @@
 """Terminals that record what is written to them."""
 
-from __future__ import annotations
-
 import io
 
 

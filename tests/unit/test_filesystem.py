@@ -1,7 +1,5 @@
 """Files that are replaced atomically, and folders of killed processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

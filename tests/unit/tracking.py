@@ -1,7 +1,5 @@
 """A tracker with a scripted inbox and Batch, for tests in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import collections

@@ -1,7 +1,5 @@
 """Output of one attempt in a bucket and in CloudWatch, both scripted."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from types import SimpleNamespace
 

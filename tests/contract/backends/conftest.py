@@ -1,7 +1,5 @@
 """A platform, and a session on it."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import Settings

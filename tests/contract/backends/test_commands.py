@@ -1,7 +1,5 @@
 """Contract of `farcall.backends.base.Backend` for command jobs on one or more nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Fixtures for the web UI's API, with a proxy between the web UI and the local AWS emulator."""
 
-from __future__ import annotations
-
 import uuid
 
 import aiohttp

@@ -1,7 +1,5 @@
 """Requests of a browser to the web UI's API, and the state that it derives from events."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from tests.ui import serving

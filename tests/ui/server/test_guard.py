@@ -3,8 +3,6 @@
 Starts the web UI, because the checks are made before a request reaches the app.
 """
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

@@ -3,8 +3,6 @@
 Starts the web UI and jobs on the local AWS emulator, because events follow the jobs' states.
 """
 
-from __future__ import annotations
-
 import aiohttp
 import pytest
 

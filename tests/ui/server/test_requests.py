@@ -4,8 +4,6 @@ Starts the web UI behind a proxy that rejects requests and changes the local AWS
 responses.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.ui.server.screen import Screen, cancel, listening

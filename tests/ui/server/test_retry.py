@@ -3,8 +3,6 @@
 Starts the web UI and jobs on the local AWS emulator, because the retry is a new job.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.patience import until_async

@@ -1,7 +1,5 @@
 """The hosts that client and container really connect to, recorded by a local proxy."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Connections to AWS, and their end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime as dt

@@ -1,7 +1,5 @@
 """URLs of the AWS console."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.aws import console_urls

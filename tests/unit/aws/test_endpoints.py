@@ -1,7 +1,5 @@
 """The origin of an endpoint, and the remedy if it does not answer."""
 
-from __future__ import annotations
-
 import botocore.loaders
 import pytest
 

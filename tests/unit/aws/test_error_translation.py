@@ -1,7 +1,5 @@
 """Translation of aiobotocore's connection errors, with real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

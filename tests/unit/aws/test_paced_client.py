@@ -1,7 +1,5 @@
 """Request pacing, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """S3 listings, as returned by AWS and by other servers."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Times and durations on the command line."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import click

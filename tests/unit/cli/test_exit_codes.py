@@ -1,7 +1,5 @@
 """Exit codes of errors."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

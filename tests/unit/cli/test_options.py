@@ -1,7 +1,5 @@
 """Job options on the command line."""
 
-from __future__ import annotations
-
 import re
 
 import click

@@ -1,7 +1,5 @@
 """Output is escaped for its destination."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

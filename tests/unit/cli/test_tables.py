@@ -1,7 +1,5 @@
 """Cells of job tables."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

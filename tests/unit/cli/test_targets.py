@@ -1,7 +1,5 @@
 """Functions named by `MODULE:FUNCTION`."""
 
-from __future__ import annotations
-
 import sys
 
 import click

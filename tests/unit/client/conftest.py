@@ -1,7 +1,5 @@
 """Fixtures: a session on a scripted Batch with an in-memory bucket, a clock and a terminal."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls that asyncio accepts like coroutines, and their messages when they are not awaited."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import pickle

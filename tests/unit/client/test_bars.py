@@ -1,7 +1,5 @@
 """Progress bars, which restore the terminal."""
 
-from __future__ import annotations
-
 import io
 import sys
 

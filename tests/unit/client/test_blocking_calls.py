@@ -1,7 +1,5 @@
 """Task.run: calls that block until their result is available."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import BatchExecutor

@@ -1,7 +1,5 @@
 """Byte and count limits of fetched results, without deadlocks."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading calls directly, in a thread or on the event loop, and the read-ahead limits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import itertools

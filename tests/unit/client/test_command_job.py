@@ -1,7 +1,5 @@
 """Command jobs, as users handle them, on the fake cloud."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -1,7 +1,5 @@
 """A console that escapes control sequences."""
 
-from __future__ import annotations
-
 import io
 
 from farcall.client.console import Console

@@ -1,7 +1,5 @@
 """Executors before they open a connection."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Wrong uses of executors, pools, jobs and futures: the error says what to write."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import BatchExecutor, BatchFuture, BatchPoolExecutor

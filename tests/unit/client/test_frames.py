@@ -1,7 +1,5 @@
 """Frames that remain in the traceback of an error."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import traceback

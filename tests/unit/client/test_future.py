@@ -1,7 +1,5 @@
 """Futures whose jobs can be cancelled while they run."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import sys
 import threading

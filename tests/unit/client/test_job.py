@@ -1,7 +1,5 @@
 """`Job`: results, deletion of its objects, and API requests."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

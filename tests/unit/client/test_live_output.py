@@ -1,7 +1,5 @@
 """Live output of jobs, and notes on omitted lines."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.client.live_output import LiveOutput

@@ -1,7 +1,5 @@
 """One event loop thread that all users share."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os

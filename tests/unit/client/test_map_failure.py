@@ -1,7 +1,5 @@
 """Notes on errors of a map about the other calls."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

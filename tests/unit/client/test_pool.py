@@ -1,7 +1,5 @@
 """Pools: submit, wait, cancel and shut down."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import sys

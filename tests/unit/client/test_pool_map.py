@@ -1,7 +1,5 @@
 """BatchPoolExecutor.map: order, laziness, and cancellation of the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import gc

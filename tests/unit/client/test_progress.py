@@ -1,7 +1,5 @@
 """Progress reports: counts, rates, and the choice between lines and bars."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

@@ -1,7 +1,5 @@
 """Recovery of runs whose client is gone, with an in-memory bucket and a scripted Batch."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from types import SimpleNamespace
 

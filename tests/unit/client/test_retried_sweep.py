@@ -1,7 +1,5 @@
 """Retries of the failed tasks of a map, on the fake cloud."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Values stored with `put`, on the fake cloud, whose bucket is a folder."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 

@@ -1,7 +1,5 @@
 """Sweeps on a scripted session: order of results, and cancellation of the other jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Reports of a map about its failed calls, on the fake cloud."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import BatchExecutor

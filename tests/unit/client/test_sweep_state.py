@@ -1,7 +1,5 @@
 """Counts of a sweep's calls over all of its jobs."""
 
-from __future__ import annotations
-
 import types
 
 import pytest

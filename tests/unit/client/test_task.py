@@ -1,7 +1,5 @@
 """Decorated functions before submission."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Help on options: descriptions, the sources of values, and signatures."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options whose values are tables and lists: reading, defaults and errors."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

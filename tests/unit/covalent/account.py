@@ -1,7 +1,5 @@
 """Scripted Batch and bucket for Covalent's task groups."""
 
-from __future__ import annotations
-
 import asyncio
 
 from farcall import Settings

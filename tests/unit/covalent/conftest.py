@@ -1,7 +1,5 @@
 """A session on a scripted Batch in virtual time, and a server that answers like Covalent's."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import json

@@ -1,7 +1,5 @@
 """Covalent's server is found like Covalent's own client finds it, without Covalent."""
 
-from __future__ import annotations
-
 import json
 import pwd
 

@@ -1,7 +1,5 @@
 """Covalent's files of a task group, read without unpickling."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

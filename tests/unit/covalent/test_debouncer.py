@@ -1,7 +1,5 @@
 """Delays of tasks that wait for others, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """How long farcall tries to fetch the outcome of a task group."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

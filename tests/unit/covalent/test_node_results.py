@@ -1,7 +1,5 @@
 """Results of a task group's nodes for Covalent, from the group's outcome."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

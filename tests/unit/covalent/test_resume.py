@@ -1,7 +1,5 @@
 """Tasks that Covalent's server resumes after a restart."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Covalent's task groups without Covalent, on a scripted Batch in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameters of the stack: requested, current and conflicting ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import FarcallError

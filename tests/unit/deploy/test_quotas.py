@@ -1,7 +1,5 @@
 """Warnings of `farcall deploy` about service quotas."""
 
-from __future__ import annotations
-
 from farcall import FarcallError
 from farcall.cli import deploy
 from farcall.deploy.parameters import merged, requested

@@ -1,7 +1,5 @@
 """The event that caused the failure of a stack."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 from farcall.deploy.stack import Event, cause

@@ -1,7 +1,5 @@
 """Options of a stack, and their removal from a file."""
 
-from __future__ import annotations
-
 from farcall.config.settings import Settings
 from farcall.deploy import stack_options
 from farcall.deploy.parameters import merged, requested

@@ -1,7 +1,5 @@
 """Reports of failed attempts that are retried, and their API requests."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches of requests that many coroutines make within a moment."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """When the objects and the bundle of a task are deleted."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import Settings

@@ -1,7 +1,5 @@
 """Outcomes of tasks, and the objects that can be deleted."""
 
-from __future__ import annotations
-
 from farcall.engine.fetcher import Delivered, Usage
 from farcall.payload.results import Result
 from farcall_runtime.contract import OutcomeStatus, usage_text

@@ -1,7 +1,5 @@
 """Facts about jobs in errors, in addition to the failure reason."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """API requests for outcomes of failed calls, and objects to delete."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Single submission of a command job on a scripted Batch."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

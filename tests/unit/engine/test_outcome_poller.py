@@ -1,7 +1,5 @@
 """Number of LIST requests until the outcomes of many tasks are found, and the delay."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

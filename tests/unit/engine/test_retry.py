@@ -1,7 +1,5 @@
 """Tasks of a job that are retried, and their options; on the fake cloud."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

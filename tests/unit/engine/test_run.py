@@ -1,7 +1,5 @@
 """Runs: notifications of the end, and number of fetches of the outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from types import SimpleNamespace

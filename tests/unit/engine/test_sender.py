@@ -1,7 +1,5 @@
 """SubmitJob on a scripted Batch, with an in-memory store instead of S3."""
 
-from __future__ import annotations
-
 import asyncio
 
 import obstore

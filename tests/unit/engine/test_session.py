@@ -1,7 +1,5 @@
 """Shutdown of sessions."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Shared values of a session: the bundles that need them, and their deletion."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

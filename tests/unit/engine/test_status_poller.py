@@ -4,8 +4,6 @@ Also jobs of a cluster that cannot start: they are reported, and terminated if w
 pointless.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

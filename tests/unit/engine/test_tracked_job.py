@@ -1,7 +1,5 @@
 """Waiters for a job's tasks, their notifications, and tolerated failures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Notifications of tasks' ends, with and without outcomes, and of failures meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

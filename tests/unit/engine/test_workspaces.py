@@ -1,7 +1,5 @@
 """Workspaces of commands: their variables, and their archives in the bucket."""
 
-from __future__ import annotations
-
 import tempfile
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Waiting with a time limit, without swallowing cancellations."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Meaning of a container's exit code without further information."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.model import errors

@@ -1,7 +1,5 @@
 """Errors about jobs whose process did not return, or never ran."""
 
-from __future__ import annotations
-
 import os
 import signal
 

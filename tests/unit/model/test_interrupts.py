@@ -1,7 +1,5 @@
 """Receivers of Ctrl-C while jobs are being terminated, and afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

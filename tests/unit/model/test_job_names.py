@@ -1,7 +1,5 @@
 """Job names that Batch accepts."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

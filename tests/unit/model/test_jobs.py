@@ -1,7 +1,5 @@
 """Properties derived from job descriptions."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

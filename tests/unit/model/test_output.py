@@ -1,7 +1,5 @@
 """Assignment of output to calls, with gaps for lost output."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

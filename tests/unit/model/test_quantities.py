@@ -1,7 +1,5 @@
 """Sizes and durations as people write them; ambiguous ones are rejected."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -3,8 +3,6 @@
 The command itself is tested where it runs: tests/service/test_workspaces.py.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import string

@@ -1,7 +1,5 @@
 """Untrusted text, escaped for terminals."""
 
-from __future__ import annotations
-
 import io
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All waits and limits in one class, with short values for tests."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import FrozenInstanceError, fields, replace
 

@@ -1,7 +1,5 @@
 """Numbers and names in sentences."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.model.names import counted, named

@@ -1,7 +1,5 @@
 """Names of workflows, and the Covalent nodes of a job's tasks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

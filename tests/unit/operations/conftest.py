@@ -1,7 +1,5 @@
 """Fixtures: jobs of a fake cloud, and a session on it."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import BatchExecutor

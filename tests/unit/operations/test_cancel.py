@@ -1,7 +1,5 @@
 """Reports on jobs to cancel, on the fake cloud."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

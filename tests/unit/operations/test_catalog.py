@@ -1,7 +1,5 @@
 """farcall's jobs in lists and descriptions."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """Complete descriptions of jobs as JSON, on the fake cloud."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """One-sentence explanations of job states, on the fake cloud."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

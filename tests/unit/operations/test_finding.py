@@ -1,7 +1,5 @@
 """Jobs by name or ID prefix, and the requests for them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone

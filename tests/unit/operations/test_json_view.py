@@ -1,7 +1,5 @@
 """The output of `--json` for jobs: names and values that scripts rely on."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta, timezone
 

@@ -1,7 +1,5 @@
 """Arguments and failure reasons of jobs, on the fake cloud."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

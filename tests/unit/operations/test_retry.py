@@ -1,7 +1,5 @@
 """Preview and submission of retries, on the fake cloud."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Top-level modules that the project's code imports."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Archives of real folders: equal content has equal bytes, and archives contain nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

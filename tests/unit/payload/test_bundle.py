@@ -1,7 +1,5 @@
 """Content of bundles, as the container reads them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

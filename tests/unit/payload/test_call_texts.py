@@ -1,7 +1,5 @@
 """Descriptions of calls: short, by type, and without running the user's code."""
 
-from __future__ import annotations
-
 import datetime as dt
 import enum
 import functools

@@ -1,7 +1,5 @@
 """The part of an argument that cannot be pickled, and what to pass instead."""
 
-from __future__ import annotations
-
 import io
 import queue
 import socket

@@ -1,7 +1,5 @@
 """Errors in one line, and grouped."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.model import errors

@@ -1,7 +1,5 @@
 """Hints for errors that arise from running in a job."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The rules of .dockerignore, with examples of the Docker documentation and edge cases."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.model.errors import SettingsError

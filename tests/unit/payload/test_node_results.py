@@ -1,7 +1,5 @@
 """Results of a call on several nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.model import errors

@@ -1,7 +1,5 @@
 """Results of a task with several calls, some of which may not have finished."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """Statements of a script or notebook that a job runs again."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """Parts of pickles that are shared: their names, and what arrives."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import pickle

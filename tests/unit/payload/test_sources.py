@@ -1,7 +1,5 @@
 """Project files that are sent to jobs."""
 
-from __future__ import annotations
-
 import os
 import py_compile
 import sys

@@ -1,7 +1,5 @@
 """Arguments that do not fit in memory are stored in a file."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import resource

@@ -1,7 +1,5 @@
 """Unpickled instances are of the classes that are known in this process."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import typing

@@ -1,7 +1,5 @@
 """Failing bucket requests: retries, and the text of the last error."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

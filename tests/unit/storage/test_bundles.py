@@ -1,7 +1,5 @@
 """Submitted bundles, read back from an in-memory store instead of S3."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Deletions on an in-memory store instead of S3; requests are recorded in order."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

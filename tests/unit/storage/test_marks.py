@@ -1,7 +1,5 @@
 """Cancel markers with an in-memory bucket: validation and deletion."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

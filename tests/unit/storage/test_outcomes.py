@@ -1,7 +1,5 @@
 """Objects of a task that can be deleted after its outcome is read."""
 
-from __future__ import annotations
-
 from farcall.model.submission import Submission
 from farcall.storage.outcomes import deletable_keys
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES

@@ -1,7 +1,5 @@
 """The store, in memory instead of S3."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import random

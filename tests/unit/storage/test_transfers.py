@@ -1,7 +1,5 @@
 """Large objects are transferred in parts, with an in-memory store instead of S3."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 

@@ -1,7 +1,5 @@
 """The fake cloud, as users use it: tasks, maps, jobs, and scripted failures."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

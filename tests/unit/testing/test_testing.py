@@ -1,7 +1,5 @@
 """Shorter waits for users' tests, and their scope."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

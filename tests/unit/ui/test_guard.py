@@ -1,7 +1,5 @@
 """Responses of the web UI's server."""
 
-from __future__ import annotations
-
 from farcall.ui.guard import as_json
 
 

@@ -1,7 +1,5 @@
 """Reading of jobs' calls and errors for the web UI, with few requests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Job descriptions as DescribeJobs returns them for each kind of job."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

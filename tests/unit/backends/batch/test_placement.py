@@ -1,7 +1,5 @@
 """Rejection of jobs that no compute environment could ever place."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import Settings

@@ -1,7 +1,5 @@
 """Job descriptions converted back to requests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from farcall.backends.batch.describe import from_describe

@@ -1,7 +1,5 @@
 """Explanations of unfinished jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.backends.batch.describe import BatchJob

@@ -1,7 +1,5 @@
 """Fixtures: a scripted API server and its client."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.backends.kubernetes.api_server import ApiServer, kubeconfig, opened

@@ -1,7 +1,5 @@
 """Containers of command jobs: each field of a group is translated or rejected."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall.backends.kubernetes import documents

@@ -1,7 +1,5 @@
 """Pod logs: lines with times, each once, and the number of requests."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """Multi-node jobs: their objects, the variables of the nodes, and their ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import Settings

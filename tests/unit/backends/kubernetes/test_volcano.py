@@ -1,7 +1,5 @@
 """Volcano jobs: the effect of failures, termination, and reading their end."""
 
-from __future__ import annotations
-
 import pytest
 
 from farcall import Settings
