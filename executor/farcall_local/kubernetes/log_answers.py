@@ -122,8 +122,8 @@ class PodLog:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if lines:
             now = time.time_ns()
-            # Each line has another time, as with a container runtime.
-            self.lines += [(now + number, line) for number, line in enumerate(lines)]
+            # A container runtime reads line by line, so their times differ by microseconds.
+            self.lines += [(now + 1000 * number, line) for number, line in enumerate(lines)]
             self._notify()
 
     def close(self) -> None:
