@@ -126,8 +126,8 @@ def _folder(process):
 #: Faults of the API with their chance per step: about ten of each kind in a run of a minute.
 _API_BLOWS = {
     "lost response": (0.02, lambda hooks, _: hooks.lose_response()),
-    "cut watches": (0.01, lambda hooks, _: hooks.cut_watches()),
-    "compaction": (0.005, lambda hooks, _: (hooks.compact(), hooks.cut_watches())),
+    "cut connections": (0.01, lambda hooks, _: hooks.cut_connections()),
+    "compaction": (0.005, lambda hooks, _: (hooks.compact(), hooks.cut_connections())),
     "throttling": (0.01, lambda hooks, chance: hooks.throttle(chance.randint(1, 8), 1)),
     "restart": (0.003, lambda hooks, _: hooks.restart()),
 }

@@ -92,7 +92,7 @@ class World:
         return [each["reason"] for each in self.events(name)]
 
     def log(self, pod):
-        log = self.cluster.logs.get(pod["metadata"]["uid"])
+        log = self.cluster.kubelet.logs.get(pod["metadata"]["uid"])
         return [line.decode() for _, line in log.lines] if log else []
 
     async def until(self, true):
@@ -203,7 +203,7 @@ async def test_ignored_disruption_costs_no_attempt(world):
 async def test_active_pods_are_limited_by_parallelism(world):
     most = 0
 
-    def look(change, kind, document, _):
+    def look(_, kind, document):
         nonlocal most
         if kind is JOB:
             most = max(most, (document.get("status") or {}).get("active", 0))
@@ -257,7 +257,7 @@ async def test_process_ignoring_sigterm_is_killed(world):
     await world.running()
     ended = []
     world.store.subscribe(
-        lambda _, kind, document, __: (
+        lambda _, kind, document: (
             ended.append(_state(document, "terminated")["exitCode"])
             if kind is POD and document["status"]["phase"] in ENDED
             else None

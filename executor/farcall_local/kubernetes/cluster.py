@@ -50,9 +50,8 @@ class Cluster:
         timing: Durations.
 
     Attributes:
-        logs: See `Kubelet.logs`.
+        kubelet: Runs the pods.
         timing: Durations; may be changed at any time.
-        withhold_image, release_image: See `Kubelet`.
     """
 
     def __init__(
@@ -61,25 +60,20 @@ class Cluster:
         self.timing = timing or Timing()
         self._store = store
         self._scheduler = Scheduler(store, store.create(NODE, nodes.node(cpus)))
-        self._kubelet = Kubelet(store, runner, self.timing)
+        self.kubelet = Kubelet(store, runner, self.timing)
         self._jobs = JobController(store, self.timing)
         self._garbage = Garbage(store)
         self._unsubscribe = store.subscribe(self._on_change)
-        self.logs = self._kubelet.logs
-        self.withhold_image = self._kubelet.withhold_image
-        self.release_image = self._kubelet.release_image
 
     async def close(self) -> None:
         """Kill all containers and stop."""
         self._unsubscribe()
         for part in (self._jobs, self._scheduler, self._garbage):
             part.close()
-        await self._kubelet.close()
+        await self.kubelet.close()
 
-    def _on_change(
-        self, change: str, kind: Kind, document: dict[str, Any], _: dict[str, Any] | None
-    ) -> None:
-        for part in (self._jobs, self._scheduler, self._garbage, self._kubelet):
+    def _on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
+        for part in (self._jobs, self._scheduler, self._garbage, self.kubelet):
             part.on_change(change, kind, document)
 
     def evict(self, name: str) -> None:
@@ -96,23 +90,23 @@ class Cluster:
             status = pod_status.disrupted(failed, "TerminationByKubelet", text)
             return {key: value for key, value in status.items() if key != "containerStatuses"}
 
-        if run := self._kubelet.run_of(pod):
+        if run := self.kubelet.run_of(pod):
             run.stop(0.0, final)
-        self._kubelet.recorder.record(pod, WARNING, "Evicted", text)
+        self.kubelet.recorder.record(pod, WARNING, "Evicted", text)
 
     def preempt(self, name: str) -> None:
         """Delete a pod as the scheduler does for a pod of a higher priority."""
         pod = self._pod(name)
         node = pod["spec"].get("nodeName", "")
         text = f"Preempted by a pod on node {node}"
-        self._kubelet.recorder.record(pod, NORMAL, "Preempted", text)
+        self.kubelet.recorder.record(pod, NORMAL, "Preempted", text)
         status = pod_status.disrupted(pod, "PreemptionByScheduler", _PREEMPTED)
         self._store.update(POD, {**pod, "status": status})
         self._store.delete(POD, DEFAULT, pod["metadata"]["name"])
 
     def oom(self, name: str) -> None:
         """Kill a pod's container as the kernel does when memory runs out (OOMKilled, 137)."""
-        if run := self._kubelet.run_of(self._pod(name)):
+        if run := self.kubelet.run_of(self._pod(name)):
             run.oom()
 
     def _pod(self, name: str) -> dict[str, Any]:
@@ -153,23 +147,21 @@ class EmbeddedKubernetes:
     ) -> None:
         self.store = Store()
         self.cluster = Cluster(self.store, runner, cpus=cpus)
-        self.api = ApiServer(self.store, endpoint, self.cluster.logs)
+        self.api = ApiServer(self.store, endpoint, self.cluster.kubelet.logs)
         self._endpoint = endpoint
-        cluster, faults = self.cluster, self.api.faults
+        cluster, kubelet, faults = self.cluster, self.cluster.kubelet, self.api.faults
         calls: tuple[Callable[..., Any], ...] = (
-            *(self.configure, self.restart, self.store.compact),
-            *(
-                cluster.evict,
-                cluster.oom,
-                cluster.preempt,
-                cluster.withhold_image,
-                cluster.release_image,
-            ),
-            *(faults.cut_watches, faults.lose_response, faults.requests, faults.throttle),
+            *(self.configure, self.restart, self.store.compact, self.api.cut_connections),
+            *(cluster.evict, cluster.oom, cluster.preempt),
+            *(kubelet.withhold_image, kubelet.release_image),
+            *(faults.lose_response, faults.requests, faults.throttle),
         )
         self._calls = {each.__name__: each for each in calls}
         for name in NAMESPACES:
-            self._make_namespace(name)
+            namespace = documents.fill(NAMESPACE, {"metadata": {"name": name}})
+            self.store.create(NAMESPACE, namespace)
+            account = {"metadata": {"name": "default", "namespace": name}}
+            self.store.create(SERVICE_ACCOUNT, account)
         if secret:
             document = {"metadata": {"name": S3_SECRET, "namespace": DEFAULT}}
             made = documents.fill(SECRET, {**document, "stringData": dict(secret)})
@@ -212,8 +204,3 @@ class EmbeddedKubernetes:
             if not hasattr(self.cluster.timing, name):
                 raise ValueError(f"There is no time {name!r} in the local Kubernetes emulator.")
             setattr(self.cluster.timing, name, value)
-
-    def _make_namespace(self, name: str) -> None:
-        self.store.create(NAMESPACE, documents.fill(NAMESPACE, {"metadata": {"name": name}}))
-        account = {"metadata": {"name": "default", "namespace": name}}
-        self.store.create(SERVICE_ACCOUNT, account)

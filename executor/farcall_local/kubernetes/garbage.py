@@ -16,7 +16,7 @@ from farcall_local.kubernetes import pod_status
 from farcall_local.kubernetes.errors import NotFoundError
 from farcall_local.kubernetes.job_controller import has_finished
 from farcall_local.kubernetes.kinds import JOB, KINDS, POD, Kind
-from farcall_local.kubernetes.store import Store
+from farcall_local.kubernetes.store import Store, key_of
 
 #: An object: its kind, namespace and name.
 Key = tuple[Kind, str, str]
@@ -45,20 +45,20 @@ class Garbage:
             self._loop.call_soon(self._delete_dependents, uid)
         elif kind is JOB:
             self._record_job(document)
-        elif kind is POD and not is_gone and _is_deleted(document) and not _is_bound(document):
-            self._loop.call_soon(self._delete_unbound, _key(POD, document), uid)
+        elif kind is POD and not is_gone and _is_orphaned(document):
+            self._loop.call_soon(self._delete_unbound, (POD, *key_of(document)), uid)
 
     def _record_job(self, job: dict[str, Any]) -> None:
         uid, ttl = job["metadata"]["uid"], job["spec"].get("ttlSecondsAfterFinished")
         if ttl is not None and uid not in self._timers and has_finished(job):
-            self._timers[uid] = self._loop.call_later(ttl, self._delete, _key(JOB, job), uid)
+            self._timers[uid] = self._loop.call_later(ttl, self._delete, (JOB, *key_of(job)), uid)
 
     def _delete_dependents(self, uid: str) -> None:
         for kind in KINDS:
             for each in self._store.list(kind):
                 owners = each["metadata"].get("ownerReferences") or ()
                 if any(owner["uid"] == uid for owner in owners):
-                    self._delete(_key(kind, each), each["metadata"]["uid"])
+                    self._delete((kind, *key_of(each)), each["metadata"]["uid"])
 
     def _delete(self, key: Key, uid: str) -> None:
         stored = self._store.get(*key)
@@ -78,15 +78,7 @@ class Garbage:
             self._store.delete(*key, grace_s=0)
 
 
-def _is_deleted(document: dict[str, Any]) -> bool:
-    return "deletionTimestamp" in document["metadata"]
-
-
-def _is_bound(pod: dict[str, Any]) -> bool:
-    """Return whether a pod has a node, or needs none because it has finished."""
-    return bool(pod["spec"].get("nodeName")) or pod_status.is_over(pod)
-
-
-def _key(kind: Kind, document: dict[str, Any]) -> Key:
-    meta = document["metadata"]
-    return kind, meta.get("namespace") or "", meta["name"]
+def _is_orphaned(pod: dict[str, Any]) -> bool:
+    """Return whether a pod is being deleted, has not finished and has no node."""
+    is_deleting = "deletionTimestamp" in pod["metadata"]
+    return is_deleting and not pod["spec"].get("nodeName") and not pod_status.is_over(pod)

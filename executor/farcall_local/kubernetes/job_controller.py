@@ -22,7 +22,7 @@ from farcall_local.kubernetes.job_pods import JobPods, is_indexed
 from farcall_local.kubernetes.kinds import JOB, POD, Kind
 from farcall_local.kubernetes.nodes import admit_pod
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
-from farcall_local.kubernetes.store import Store, timestamp
+from farcall_local.kubernetes.store import Store, key_of, timestamp
 from farcall_local.kubernetes.timing import Timing, doubled
 
 #: Maximum number of pods that one sync of a Job creates.
@@ -155,7 +155,7 @@ class JobController:
             self._record_pod(change, document)
 
     def _record_job(self, change: str, job: dict[str, Any]) -> None:
-        uid, key = job["metadata"]["uid"], _key(job)
+        uid, key = job["metadata"]["uid"], key_of(job)
         if change == "DELETED":
             # A new Job may already have the name, without the old Job's pods.
             self._keys.pop(uid, None)
@@ -222,7 +222,7 @@ class JobController:
         self._write(job, status.document(pods))
 
     def _write(self, job: dict[str, Any], status: dict[str, Any]) -> None:
-        stored = self._store.get(JOB, *_key(job))
+        stored = self._store.get(JOB, *key_of(job))
         if stored is not None:
             self._store.update(JOB, {**stored, "status": status})
 
@@ -247,7 +247,7 @@ class JobController:
             return False
         left = pods.started + limit * self._timing.deadline_scale - self._loop.time()
         if left > 0:
-            self._schedule_sync(_key(job), left)
+            self._schedule_sync(key_of(job), left)
         return bool(left <= 0)
 
     def _go_on(self, job: dict[str, Any], pods: JobPods, status: JobStatus) -> Finish | None:
@@ -268,12 +268,12 @@ class JobController:
             self._recorder.record(job, NORMAL, "Resumed", "Job resumed")
             # The deadline limits the time for which a Job is active without a break.
             status.start, pods.started = timestamp(), self._loop.time()
-            self._schedule_sync(_key(job))
+            self._schedule_sync(key_of(job))
         return None
 
     def _make(self, job: dict[str, Any], pods: JobPods) -> None:
         """Create the pods that are missing and may be created now."""
-        key, moment, spec = _key(job), self._loop.time(), job["spec"]
+        key, moment, spec = key_of(job), self._loop.time(), job["spec"]
         wanted = min(spec["completions"] - pods.succeeded, spec["parallelism"])
         missing = wanted - len(pods.active) - len(pods.terminating)
         if missing <= 0:
@@ -304,7 +304,7 @@ class JobController:
                 pause = doubled(self._timing.refused_s, pods.refusals)
                 pods.refusals += 1
                 pods.refused_until = self._loop.time() + pause
-                self._schedule_sync(_key(job), pause)
+                self._schedule_sync(key_of(job), pause)
                 return False
             text = f"Created pod: {pod['metadata']['name']}"
             self._recorder.record(job, NORMAL, "SuccessfulCreate", text)
@@ -312,10 +312,9 @@ class JobController:
         return True
 
     def _delete(self, job: dict[str, Any], pod: dict[str, Any]) -> None:
-        meta = pod["metadata"]
-        if self._store.get(POD, meta["namespace"], meta["name"]) is not None:
-            self._store.delete(POD, meta["namespace"], meta["name"])
-            text = f"Deleted pod: {meta['name']}"
+        if self._store.get(POD, *key_of(pod)) is not None:
+            self._store.delete(POD, *key_of(pod))
+            text = f"Deleted pod: {pod['metadata']['name']}"
             self._recorder.record(job, NORMAL, "SuccessfulDelete", text)
 
     def _end(
@@ -342,9 +341,8 @@ class JobController:
 
     def _strip(self, pod: dict[str, Any]) -> None:
         """Remove the finalizer of a pod."""
-        meta = pod["metadata"]
-        stored = self._store.get(POD, meta["namespace"], meta["name"])
-        if stored is None or stored["metadata"]["uid"] != meta["uid"]:
+        stored = self._store.get(POD, *key_of(pod))
+        if stored is None or stored["metadata"]["uid"] != pod["metadata"]["uid"]:
             return
         if "finalizers" in stored["metadata"]:
             stripped = dict(stored["metadata"])
@@ -369,10 +367,6 @@ def _succeeds_early(job: dict[str, Any], pods: JobPods) -> Finish | None:
 
 def _is_suspended(job: dict[str, Any]) -> bool:
     return bool(job["spec"].get("suspend"))
-
-
-def _key(job: dict[str, Any]) -> Key:
-    return job["metadata"]["namespace"], job["metadata"]["name"]
 
 
 def _owner(pod: dict[str, Any]) -> str:

@@ -64,11 +64,10 @@ class Kubelet:
         self._runs: dict[str, PodRun] = {}  # by UID
         self._tasks: set[asyncio.Task[None]] = set()
         self._withheld: set[str] = set()
-        self._closed = False
 
     def on_change(self, change: str, kind: Kind, document: dict[str, Any]) -> None:
         """Process a change of the store."""
-        if kind is not POD or self._closed:
+        if kind is not POD:
             return
         meta = document["metadata"]
         uid, run = meta["uid"], self._runs.get(meta["uid"])
@@ -109,8 +108,7 @@ class Kubelet:
         )
 
     async def close(self) -> None:
-        """Kill all containers, and start no more."""
-        self._closed = True
+        """Kill all containers."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

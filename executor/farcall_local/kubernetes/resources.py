@@ -23,7 +23,7 @@ from farcall_local.kubernetes.errors import (
 )
 from farcall_local.kubernetes.kinds import NAMESPACE, POD, Kind, Target
 from farcall_local.kubernetes.nodes import admit_pod
-from farcall_local.kubernetes.store import Store, generated_name, timestamp
+from farcall_local.kubernetes.store import Store, generated_name, key_of, timestamp
 
 Document = dict[str, Any]
 
@@ -99,36 +99,35 @@ class Resources:
         left = [
             each
             for each in self._store.list(target.kind, target.namespace)
-            if selects(each) and _place(each) > after
+            if selects(each) and key_of(each) > after
         ]
         metadata: Document = {"resourceVersion": str(version)}
         shown = left[:limit] if limit else left
         if len(shown) < len(left):
-            metadata["continue"] = json.dumps([version, *_place(shown[-1])])
-        kind = request.target.kind
+            metadata["continue"] = json.dumps([version, *key_of(shown[-1])])
         # The list has the kind of its items.
         items = [
             {name: value for name, value in each.items() if name not in ("kind", "apiVersion")}
             for each in shown
         ]
         return {
-            "kind": f"{kind.kind}List",
-            "apiVersion": kind.api_version,
+            "kind": f"{target.kind.kind}List",
+            "apiVersion": target.kind.api_version,
             "metadata": metadata,
             "items": items,
         }
 
-    def _start(self, token: str | None) -> tuple[int, list[str]]:
+    def _start(self, token: str | None) -> tuple[int, tuple[str, ...]]:
         """Return a list's version, and the position of the previous page's last object."""
         if not token:
-            return self._store.version, ["", ""]
+            return self._store.version, ("", "")
         version, *after = json.loads(token)
         if version < self._store.compacted:
             raise ExpiredError(
                 "The provided continue parameter is too old to display a consistent list result. "
                 "You can start a new list without the continue parameter."
             )
-        return version, after
+        return version, tuple(after)
 
     # --- changes ----------------------------------------------------------------------------
 
@@ -259,8 +258,3 @@ def _number(query: Mapping[str, str], name: str) -> int:
     if not text.isdigit():
         raise BadRequestError(f'{name}: Invalid value: "{text}": it is not a number')
     return int(text)
-
-
-def _place(document: Document) -> list[str]:
-    metadata = document["metadata"]
-    return [metadata.get("namespace", ""), metadata["name"]]

@@ -18,7 +18,7 @@ from typing import Any
 from farcall_local.kubernetes import nodes, pod_status
 from farcall_local.kubernetes.kinds import PERSISTENT_VOLUME_CLAIM, POD, Kind
 from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
-from farcall_local.kubernetes.store import Store
+from farcall_local.kubernetes.store import Store, key_of
 
 NAME = "default-scheduler"
 
@@ -76,7 +76,7 @@ class Scheduler:
         elif uid not in self._known:
             self._known.add(uid)
             queue = self._waiting.setdefault(_shape(pod), deque())
-            queue.append((next(self._numbers), _key(pod)))
+            queue.append((next(self._numbers), key_of(pod)))
             self._wake()
 
     def _run_round(self) -> None:
@@ -127,7 +127,7 @@ class Scheduler:
         pod = self._store.update(
             POD, {**pod, "spec": spec, "status": {**status, "conditions": changed}}
         )
-        text = f"Successfully assigned {'/'.join(_key(pod))} to {nodes.NAME}"
+        text = f"Successfully assigned {'/'.join(key_of(pod))} to {nodes.NAME}"
         self._recorder.record(pod, NORMAL, "Scheduled", text)
 
     def _mark(self, queue: deque[tuple[int, Key]], message: str) -> None:
@@ -156,7 +156,3 @@ def _claims(pod: dict[str, Any]) -> list[str]:
         for volume in pod["spec"].get("volumes") or ()
         if "persistentVolumeClaim" in volume
     ]
-
-
-def _key(pod: dict[str, Any]) -> Key:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]

@@ -7,12 +7,10 @@ Sources:
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from aiohttp import web
 
@@ -45,7 +43,6 @@ class Faults:
         self._lost = 0
         self._throttled = 0
         self._retry_after_s = 1
-        self._watches: set[asyncio.Transport] = set()
 
     def requests(self) -> dict[str, int]:
         """Return the number of requests since the start, such as ``{"create jobs": 2}``.
@@ -61,11 +58,6 @@ class Faults:
     def throttle(self, count: int = 1, retry_after_s: int = 1) -> None:
         """Respond to the next requests with 429."""
         self._throttled, self._retry_after_s = count, retry_after_s
-
-    def cut_watches(self) -> None:
-        """Close the connections of all watches."""
-        for transport in list(self._watches):
-            transport.abort()
 
     def check_throttle(self) -> None:
         """Reject a request if it must be throttled.
@@ -88,19 +80,7 @@ class Faults:
             self._lost -= 1
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError("its answer was to be lost")
-
-    @contextlib.contextmanager
-    def watching(self, request: web.BaseRequest) -> Iterator[None]:
-        """Register a request as an open watch."""
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError("the client has disconnected")
-        self._watches.add(transport)
-        try:
-            yield
-        finally:
-            self._watches.discard(transport)
+            raise ConnectionResetError("the response is lost")
 
 
 class ApiServer:
@@ -141,13 +121,16 @@ class ApiServer:
         """Close all connections and accept no more; the objects stay."""
         if self._runner is None:
             return
+        self.cut_connections()
         runner, self._runner = self._runner, None
-        server = runner.server
-        if server is not None:
-            for connection in list(server.connections):
-                if connection.transport is not None:
-                    connection.transport.abort()
         await runner.cleanup()  # which closes the socket, too
+
+    def cut_connections(self) -> None:
+        """Close all connections, including those of watches."""
+        server = self._runner.server if self._runner is not None else None
+        for connection in server.connections if server is not None else ():
+            if connection.transport is not None:
+                connection.transport.abort()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -186,8 +169,7 @@ class ApiServer:
         if target.verb == "watch":
             selects = selectors.of(target, query)
             watching = Watching(self._store, target, query, selects, as_table=as_table)
-            with self.faults.watching(request):
-                return await watching.send(request)
+            return await watching.send(request)
         wanted = ApiRequest(target, query, request.content_type, body)
         status, document = self._resources.handle(wanted)
         if target.verb == "create" and query.get("dryRun") != "All":

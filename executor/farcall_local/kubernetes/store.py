@@ -68,7 +68,7 @@ class Change(NamedTuple):
 Changes = list[Change]
 
 #: Called with each change at once; it may record the change, but must not change the store.
-Subscriber = Callable[[str, Kind, Document, "Document | None"], None]
+Subscriber = Callable[[str, Kind, Document], None]
 
 
 class Store:
@@ -252,7 +252,7 @@ class Store:
             "kind": kind.kind,
             "metadata": metadata,
         }
-        self._of(kind)[metadata.get("namespace") or "", metadata["name"]] = whole
+        self._of(kind)[key_of(whole)] = whole
         self._publish(type_, kind, whole, before)
         return whole
 
@@ -260,7 +260,7 @@ class Store:
         self.version += 1
         metadata = {**last["metadata"], "resourceVersion": str(self.version)}
         last = {**last, "metadata": metadata}
-        del self._of(kind)[metadata.get("namespace") or "", metadata["name"]]
+        del self._of(kind)[key_of(last)]
         self._publish("DELETED", kind, last, before)
         return last
 
@@ -273,7 +273,7 @@ class Store:
             if watch.kind is kind:
                 watch.news.set()
         for subscriber in list(self._subscribers):
-            subscriber(type_, kind, new, before)
+            subscriber(type_, kind, new)
 
 
 class Watch:
@@ -313,6 +313,12 @@ class Watch:
         found = self._store.since(self.kind, self.at)
         self.at = self._store.version
         return found
+
+
+def key_of(document: Document) -> tuple[str, str]:
+    """Return namespace and name of an object."""
+    metadata = document["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
 
 
 def timestamp(at: float | None = None) -> str:
