@@ -66,6 +66,21 @@ async def test_slow_consumer_costs_no_extra_requests(keeps, world):
     assert {type(arrival) for _, _, arrival in world.notified} == {Arrived}
 
 
+async def test_outcome_stored_during_listing_is_found(world):
+    """A task that ends during a listing may have an outcome that the listing lacks."""
+
+    def end():
+        world.inbox.while_listing = lambda: None
+        world.store("j")
+        world.jobs.set("j", "SUCCEEDED")
+        world.tracker._watches["j"].take(world.jobs.detail("j"))
+
+    world.inbox.while_listing = end
+    world.watch("j")
+    await world.until(1)
+    assert world.notified == [("j", 0, arrived("j"))]
+
+
 async def test_full_consumer_stops_listing(world):
     full = [True]
     world.jobs.set("p", "FAILED", summary={"FAILED": 2, "SUCCEEDED": 1})

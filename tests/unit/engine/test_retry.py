@@ -255,6 +255,11 @@ async def test_missing_or_changed_bundle_is_rejected(executor, session, swept):
     with pytest.raises(IntegrityError, match="differs from what was submitted"):
         await submit(session, plan, plan.settings)
     assert await retries_of(session, plan.submission) == []
+    whole[len(whole) // 3] ^= 1
+    whole[-20] ^= 1  # in the root of the index
+    await store.put(where.bundle_key, [whole])
+    with pytest.raises(IntegrityError, match="differs from what was submitted"):
+        await plan_for(session, executor.settings, plan.submission.job_id)
     await store.delete([where.bundle_key])
     with pytest.raises(NothingToRetryError, match="no longer exists"):
         await plan_for(session, executor.settings, plan.submission.job_id)
@@ -350,6 +355,12 @@ async def test_success_lost_with_host_stays_delivered(executor, session, monkeyp
     monkeypatch.setattr(session.backend, "describe", lost)
     plan = await plan_for(session, executor.settings, job.id)
     assert plan.tasks == []
+
+    where = plan.submission.where
+    store = session.stores.of(where.bucket)
+    await store.put(where.outcome_key(0), [b"not what the job wrote"])
+    plan = await plan_for(session, executor.settings, job.id)
+    assert [task.number for task in plan.tasks] == [0]
 
 
 async def test_delivered_calls_survive_host_loss(executor, session, swept, monkeypatch):

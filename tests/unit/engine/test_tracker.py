@@ -99,22 +99,6 @@ async def test_failure_without_outcome_has_description(world):
     assert world.notified == [("j", 0, Ended(world.jobs.detail("j")))]
 
 
-@pytest.mark.parametrize("status", ["SUCCEEDED", "FAILED"])
-async def test_stored_outcome_precedes_job_end(status, world):
-    """A listing that began before the job ended does not count: the outcome may be newer."""
-    world.jobs.set("j", "RUNNING")
-    world.watch("j")
-
-    def end_while_listing():
-        if world.clock.now() > 1010 and world.jobs.known["j"]["status"] == "RUNNING":
-            world.store("j")
-            world.jobs.set("j", status)
-
-    world.inbox.while_listing = end_while_listing
-    await world.until(1)
-    assert world.notified == [("j", 0, arrived("j"))]
-
-
 async def test_array_end_ends_every_child(world):
     world.watch("p", size=3)
     world.jobs.set("p", "FAILED", summary={"SUCCEEDED": 1, "FAILED": 2})
