@@ -306,9 +306,6 @@ class Jobs(Protocol):
             ServiceError: The platform refused.
         """
 
-    def record_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Record which jobs an earlier process of this run has terminated, and why."""
-
     def unknown(self, job_id: str) -> str:
         """Return a sentence that reports that the job does not exist."""
 

@@ -231,15 +231,6 @@ class TaskGroups:
             return False
         return True
 
-    async def record_cancelled(self, settings: Settings, job_id: str) -> None:
-        """Record an earlier process's cancellation, because Batch may have lost it.
-
-        Raises:
-            ServiceError: There are no credentials.
-        """
-        session = await session_for(settings)
-        session.backend.record_ended([job_id], _REASON)
-
     async def find_job(self, settings: Settings, handle: str | None) -> str | None:
         """Return a job's ID for its stored handle.
 

@@ -29,7 +29,6 @@ class Timing:
         terminate_retry_s: Retry limit of TerminateJob.
         throttled_for_s: Time after which calls fail that are only throttled. After one minute the
             call rate is down to one per two seconds, so the client is not the cause.
-        most_stopped: Maximum terminated jobs and arrays whose reason is remembered.
         submit_retry_s: Retry limit of SubmitJob.
         submit_polls_s: Delays before each lookup of a job whose submission was not answered, half
             a minute in total. AWS documents no limit for the delay of lists; some seconds were
@@ -93,7 +92,6 @@ class Timing:
     defined_retry_s: float = 60.0
     terminate_retry_s: float = 20.0
     throttled_for_s: float = 3600.0
-    most_stopped: int = 20_000
     submit_retry_s: float = 60.0
     submit_polls_s: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
     withdrawn_polls_s: tuple[float, ...] = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0)

@@ -392,7 +392,6 @@ async def test_other_session_sees_termination_reason(jobs, go):
     await jobs.ended(job_id)
     other = await open_session(Settings())
     try:
-        other.backend.record_ended([job_id], "cancelled by its owner")
         found = await Jobs(other).describe(job_id)
     finally:
         await other.close()

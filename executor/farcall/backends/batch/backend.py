@@ -247,10 +247,6 @@ class BatchBackend:
         if detail.definition.startswith(OWN_PREFIX):
             await self._batch.deregister(detail.definition)
 
-    def record_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Record that an earlier process terminated jobs, and why."""
-        self._batch.record_stopped(job_ids, reason)
-
     def unknown(self, job_id: str) -> str:
         """Return the error text for a job that Batch does not know."""
         return (

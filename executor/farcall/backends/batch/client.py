@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from farcall.aws import error_translation
 from farcall.aws.clients import Aws
 from farcall.aws.paced_client import PacedClient, Tries, is_throttling
 from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
-from farcall.backends.batch.failure_reasons import may_be_stopped
 from farcall.backends.batch.resubmission import options_of, requests_of
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.failure_reasons import OWN_REASON
@@ -45,7 +43,6 @@ _SUBMITS_PER_S = 45.0
 _POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
 
-_CLOCKS_DIFFER = timedelta(minutes=1)
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
 
 _OURS = "farcall-"
@@ -55,23 +52,8 @@ _EVERY_JOB = {"name": "AFTER_CREATED_AT", "values": ["1"]}
 """Filter for all jobs; without a filter, a list contains jobs of one status only."""
 
 
-class _Stop(NamedTuple):
-    """A request to terminate a job.
-
-    Attributes:
-        reason: The reason sent to Batch.
-        at: Time at which it was sent, by the local clock.
-    """
-
-    reason: str
-    at: datetime
-
-
 class Batch:
     """AWS Batch in one account and region.
-
-    Some implementations other than AWS lose the termination of a job and its reason. For jobs that
-    were terminated here, this class adds both to every `JobDetail` that it returns.
 
     Args:
         access: The open clients.
@@ -90,7 +72,6 @@ class Batch:
             PacedClient(access.batch, pace * rate, access.timing, self.meter)
             for rate in (_SUBMITS_PER_S, _POLLS_PER_S, _CONTROLS_PER_S)
         )
-        self._stops: dict[str, _Stop] = {}
         self._takes_many = True  # until Batch rejects the call as unknown
 
     # --- queues and definitions ---------------------------------------------------------------
@@ -287,7 +268,7 @@ class Batch:
         return [job["jobArn"].rpartition(":job/")[2] for job in jobs]
 
     def _read(self, page: Mapping[str, Any]) -> list[JobDetail]:
-        return [self.recall(from_summary(job)) for job in page.get("jobSummaryList", [])]
+        return [from_summary(job) for job in page.get("jobSummaryList", [])]
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, JobDetail]:
         """Return the details of jobs; unknown jobs, and some new ones, are missing.
@@ -295,11 +276,11 @@ class Batch:
         Raises:
             ServiceError: Batch refused the call.
         """
-        found = {}
+        found: dict[str, JobDetail] = {}
         for ids in _groups(job_ids, DESCRIBE_IDS):
             reply = await self._polling.call("describe_jobs", jobs=ids)
             for job in reply.get("jobs", []):
-                found[job["jobId"]] = self.recall(from_describe(job))
+                found[job["jobId"]] = from_describe(job)
         return found
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
@@ -335,7 +316,6 @@ class Batch:
             The errors of the jobs that Batch refused to terminate.
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
-        new = self._record_stops(job_ids, reason)
         if self._takes_many and len(job_ids) > 1:
             groups = _groups(job_ids, TERMINATE_IDS)
             requests = [self._terminate_together(ids, reason) for ids in groups]
@@ -346,9 +326,6 @@ class Batch:
             if isinstance(found, BaseException):
                 raise found
             refused |= found
-        for job_id, error in refused.items():
-            if job_id in new and not error.sent:  # otherwise Batch may have terminated it anyway
-                self._stops.pop(job_id, None)
         return refused
 
     async def close(self) -> None:
@@ -356,36 +333,6 @@ class Batch:
         for each in self._definitions.values():
             each.cancel()
         await asyncio.gather(*self._definitions.values(), return_exceptions=True)
-
-    def record_stopped(self, job_ids: Iterable[str], reason: str) -> None:
-        """Record that an earlier process, which continued here, terminated jobs, and why."""
-        self._record_stops(job_ids, f"{OWN_REASON}{reason}", _LONG_AGO)
-
-    def _record_stops(
-        self, job_ids: Iterable[str], reason: str, at: datetime | None = None
-    ) -> set[str]:
-        """Record terminations before their requests; jobs may end before the response.
-
-        Returns:
-            The jobs that were not recorded before.
-        """
-        stop = _Stop(reason, at or datetime.now(timezone.utc))
-        new = {job_id for job_id in job_ids if job_id not in self._stops}
-        self._stops.update(dict.fromkeys(new, stop))
-        while len(self._stops) > self._timing.most_stopped:
-            del self._stops[next(iter(self._stops))]
-        return new
-
-    def recall(self, detail: JobDetail) -> JobDetail:
-        """Add the termination of a job by this client, if Batch has lost it."""
-        stops = self._stops
-        stop = stops.get(detail.job_id) or stops.get(detail.job_id.partition(":")[0])
-        if stop is None or not may_be_stopped(detail):
-            return detail
-        if detail.stopped_at is not None and detail.stopped_at < stop.at - _CLOCKS_DIFFER:
-            return detail  # it had finished by itself
-        cause = f" ({detail.status_reason})" if detail.status_reason else ""
-        return replace(detail, status_reason=f"{stop.reason}{cause}", is_terminated=True)
 
     async def _terminate_one(self, job_id: str, reason: str) -> dict[str, ServiceError]:
         try:

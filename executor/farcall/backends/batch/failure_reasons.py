@@ -41,10 +41,6 @@ from farcall.model import errors
 from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, SUBNET, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import BATCH, PLATFORMS
-from farcall_runtime.contract import ExitCode
-
-_STOPPED = (None, ExitCode.TERMINATED, 137)
-"""Exit codes of stopped jobs: without a container, after SIGTERM, after SIGKILL."""
 
 EXITED = "Essential container in task exited"
 """Batch's uninformative status reason for any container that has exited by itself."""
@@ -109,22 +105,6 @@ def telling(reason: str) -> str:
     """Return Batch's reason without its uninformative part; see `JobDetail.reason`."""
     first, _, rest = reason.partition("; ")
     return rest if first.rstrip(".") in _HOLLOW else reason
-
-
-def may_be_stopped(detail: JobDetail) -> bool:
-    """Return whether a job may have been terminated from outside.
-
-    Batch neither confirms nor excludes it: the job has failed, and its container, if there was
-    one, was stopped by a signal.
-    """
-    otherwise = tuple(word for word in _BATCH_WORDS if word != EXITED)
-    return (
-        detail.status is JobStatus.FAILED
-        and detail.exit_code in _STOPPED
-        and not _withdrawn(detail)
-        and not detail.status_reason.startswith((*otherwise, OWN_REASON))
-        and not detail.container_reason.startswith(otherwise)
-    )
 
 
 def is_blocked(detail: JobDetail) -> bool:

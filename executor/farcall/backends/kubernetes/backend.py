@@ -471,9 +471,6 @@ class KubernetesBackend:
         for each in job.objects if job is not None else ():
             await delete(self.kube, each)
 
-    def record_ended(self, job_ids: Iterable[str], reason: str) -> None:
-        """Do nothing: jobs on Kubernetes store the reason of their termination."""
-
     def unknown(self, job_id: str) -> str:
         """Return the error text for a job that does not exist."""
         return (

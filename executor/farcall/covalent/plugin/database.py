@@ -287,24 +287,10 @@ def _write_handles(handles: list[_Handle]) -> None:
                     electron.executor_data = handle.executor
 
 
-class StoredJob(NamedTuple):
-    """Covalent's record of a node's job.
-
-    Attributes:
-        handle: The text that `record_job` stored; None if there is none.
-        is_cancelled: Whether the node was cancelled through Covalent.
-    """
-
-    handle: str | None
-    is_cancelled: bool
-
-
-def read_job(dispatch_id: str, node: int) -> StoredJob:
-    """Return the stored record of a node's job."""
+def read_job(dispatch_id: str, node: int) -> str | None:
+    """Return the text that `record_job` stored for a node; None if there is none."""
     from covalent_dispatcher._db import jobdb
 
     (record,) = jobdb.get_job_records(jobdb.to_job_ids(dispatch_id, [node]))
     handle: Any = json.loads(record["job_handle"])
-    return StoredJob(
-        handle if isinstance(handle, str) else None, is_cancelled=bool(record["cancel_requested"])
-    )
+    return handle if isinstance(handle, str) else None

@@ -187,12 +187,10 @@ class ManagedExecutor(ConfiguredExecutor):
         if restart.has_ended(*key):
             return None
         stored = await asyncio.to_thread(database.read_job, *key)
-        job_id = await groups_of_loop().find_job(self.settings, stored.handle)
+        job_id = await groups_of_loop().find_job(self.settings, stored)
         if job_id is not None:
-            if job_id != stored.handle:
+            if job_id != stored:
                 await database.record_job(*key, self.stored, job_id)
-            if stored.is_cancelled:
-                await groups_of_loop().record_cancelled(self.settings, job_id)
             return groups_of_loop().adopt(self.settings, key, job_id)
         await restart.start_again(key[0], group)
         return None

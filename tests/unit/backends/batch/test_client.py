@@ -5,8 +5,7 @@ import pytest
 
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import Definition
-from farcall.backends.batch.failure_reasons import failure_reason
-from farcall.model.errors import JobCancelledError, JobStuckError, ServiceError, SettingsError
+from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.jobs import JobStatus
 from farcall.model.pacing import Ticket
 from tests.unit.fakes import TIMING, Client, broken, no_answer, not_sent, refusal
@@ -457,101 +456,3 @@ async def test_denied_bulk_call_is_split(clock):
     )
     assert list(await batch.terminate(["j0", "j1"], "enough")) == ["j1"]
     assert len(client.asked("terminate_job")) == 2
-
-
-# --- a Batch that loses the reason of a termination -------------------------------------------
-
-KILLED = {"exitCode": 137}
-LONG_AGO = 1_000_000_000_000
-
-
-def lossy(timing=TIMING, **fields):
-    """Return a Batch that knows only this of every job, and accepts terminations."""
-
-    def describe(*, jobs):
-        return {"jobs": [{"jobId": i, "status": "FAILED", **fields} for i in jobs]}
-
-    def list_jobs(**_):
-        return {"jobSummaryList": [{"jobId": "p:0", "status": "FAILED", **fields}]}
-
-    return made(timing, describe_jobs=describe, list_jobs=list_jobs, terminate_job=lambda **_: {})[
-        0
-    ]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"container": {"exitCode": 143}},
-        {"container": KILLED, "statusReason": "Essential container in task exited"},
-        {"container": KILLED, "statusReason": "Stopped by alice"},
-        {"attempts": [{"container": {"exitCode": 143, "reason": "Exited"}}]},
-    ],
-)
-async def test_own_termination_is_known_without_batch(clock, fields):
-    batch = lossy(**fields)
-    await batch.terminate(["j", "p"], "enough")
-    found = await batch.describe(["j", "p:0", "other"])
-    assert {failure_reason(found[job_id]).kind for job_id in ("j", "p:0")} == {JobCancelledError}
-    assert found["j"].is_terminated
-    assert found["j"].status_reason.startswith("farcall: enough")
-    assert fields.get("statusReason", "") in found["j"].status_reason
-    assert failure_reason(found["other"]).kind is not JobCancelledError
-    (page,) = [page async for page in batch.list_children("p", JobStatus.FAILED)]
-    assert failure_reason(page[0]).kind is JobCancelledError
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"container": {"exitCode": 1}},
-        {"container": {"exitCode": 139}},
-        {"container": KILLED | {"reason": "OutOfMemoryError: Container killed"}},
-        {"statusReason": "Host EC2 (instance i-1) terminated."},
-        {"statusReason": "Job attempt duration exceeded timeout", "container": KILLED},
-        {"container": {"reason": "CannotPullContainerError: no"}},
-        {"container": KILLED, "stoppedAt": LONG_AGO},
-        {"status": "SUCCEEDED"},
-        {"status": "RUNNING"},
-        {"statusReason": "alice's words", "isTerminated": True},
-    ],
-)
-async def test_reported_exit_takes_precedence(clock, fields):
-    batch = lossy(**fields)
-    before = await batch.describe(["j"])
-    await batch.terminate(["j"], "enough")
-    assert await batch.describe(["j"]) == before
-
-
-async def test_stuck_reason_is_kept(clock):
-    batch = lossy()
-    await batch.terminate(["j"], "stuck for 60 s: CAPACITY: no")
-    assert failure_reason((await batch.describe(["j"]))["j"]).kind is JobStuckError
-
-
-async def test_termination_counts_unless_refused(clock):
-    """It is known before its response arrives."""
-
-    async def terminate(**_):
-        await asyncio.sleep(5)
-        return refusal("AccessDeniedException", 403)
-
-    batch, _ = made(
-        describe_jobs=lambda **_: {"jobs": [{"jobId": "j", "status": "FAILED"}]},
-        terminate_job=terminate,
-    )
-    ended = asyncio.ensure_future(batch.terminate(["j"], "enough"))
-    await asyncio.sleep(1)
-    assert (await batch.describe(["j"]))["j"].is_terminated
-    await ended
-    assert not (await batch.describe(["j"]))["j"].is_terminated
-
-
-@pytest.mark.timing(most_stopped=2)
-async def test_oldest_terminations_are_forgotten(clock, timing):
-    batch = lossy(timing=timing)
-    for job_id in "abc":
-        await batch.terminate([job_id], "enough")
-    found = await batch.describe("abc")
-    assert [found[job_id].is_terminated for job_id in "abc"] == [False, True, True]
