@@ -65,7 +65,6 @@ class BatchBackend:
         self._resources: dict[tuple[str, ...], Resources] = {}
         self._definitions: dict[tuple[str, Runtime | None], str] = {}
         self._images: dict[tuple[str, ...], preflight.Image] = {}
-        self._doubts: set[str] = set()
         self.meter = self._batch.meter
 
     # --- before submission ---------------------------------------------------------------------
@@ -168,14 +167,9 @@ class BatchBackend:
                 except SettingsError:  # the next job must see any fix made meanwhile
                     self._resources.pop(_platform(job.settings), None)
                     raise
-                self._doubt(placement.doubt(environments, each))
+                if hint := placement.hint(each):
+                    _log.warning("memory is %g GiB%s", each.memory, hint)
         _request(job, await self._define(job))
-
-    def _doubt(self, text: str) -> None:
-        """Log a warning once."""
-        if text and text not in self._doubts:
-            self._doubts.add(text)
-            _log.warning("%s", text)
 
     async def _define(self, job: JobSpec) -> str:
         """Return the ARN of a job's definition, looked up once for equal options."""

@@ -130,10 +130,9 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
             f"set platformCapabilities to {[wanted.upper()]} in job_definition_extra, or "
             "queue to another queue",
         )
-    unfit = placement.misfit(found, settings, settings.nodes)
-    if unfit is not None:
-        requested = f"{unfit.option} is {getattr(settings, unfit.option):g}"
-        return failed(f"{requested}, but it {unfit.reason}", unfit.remedy)
+    if limit := placement.limit(found, settings, settings.nodes):
+        requested = f"vcpu is {settings.vcpu:g}, but it {limit}"
+        return failed(requested, "raise maxvCpus, or reduce vcpu or nodes")
     return Finding("compute environment", OK, text)
 
 
