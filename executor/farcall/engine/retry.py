@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -219,7 +218,6 @@ _PARALLEL = 32
 _LARGE_BYTES = 1024 * 1024
 _LARGE_AT_ONCE = 2
 _AHEAD = 32
-_STEP_BYTES = 8 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -810,35 +808,8 @@ class _Copied:
             part, code = self._in_loop(self._bundle.function(entry.function)).result()
             part.check(code)
             function = self._functions[entry.function] = Packed([code], len(code), self._origin)
-        if entry.length <= _LARGE_BYTES:
-            entry.check(data)
-            return function, self._arguments(index, [data], len(data))
-        pieces = _Streamed(entry, lambda part: self._in_loop(self._bundle.part(part)))
-        return function, self._arguments(index, pieces, entry.length)
-
-    def _arguments(self, index: int, pieces: Iterable[Buffer], size: int) -> Packed:
+        if len(data) < entry.length:
+            data = self._in_loop(self._bundle.part(entry)).result()
+        entry.check(data)
         text = self._texts[index] if index < len(self._texts) else ""
-        return Packed(pieces, size, self._origin, text=text)
-
-
-class _Streamed:
-    """The bytes of a large part of a bundle, read during the upload; in a thread."""
-
-    def __init__(self, part: Part, read: Callable[[Part], Future[Buffer]]) -> None:
-        self._part = part
-        self._read = read
-
-    def __iter__(self) -> Iterator[Buffer]:
-        """Yield the bytes, then verify their digest.
-
-        Raises:
-            IntegrityError: The bytes differ from the submission.
-        """
-        digest = hashlib.sha256()
-        end = self._part.offset + self._part.length
-        for at in range(self._part.offset, end, _STEP_BYTES):
-            data = self._read(Part(at, min(_STEP_BYTES, end - at), b"")).result()
-            digest.update(data)
-            yield data
-        if digest.digest() != self._part.sha256:
-            raise envelope.IntegrityError("a part of the job's input data differs from its index")
+        return function, Packed([data], len(data), self._origin, text=text)

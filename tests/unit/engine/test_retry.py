@@ -267,7 +267,6 @@ async def test_missing_or_changed_bundle_is_rejected(executor, session, swept):
 
 async def test_large_arguments_are_copied_and_checked(executor, session, monkeypatch):
     monkeypatch.setattr(retry, "_LARGE_BYTES", 1000)
-    monkeypatch.setattr(retry, "_STEP_BYTES", 4096)
     job = await executor.submit(lambda data: 1 / (len(data) - 100_000), bytes(100_000))
     assert isinstance(await job.exception(), ZeroDivisionError)
     await ended(session, job.id)
