@@ -21,7 +21,6 @@ from farcall.model.clock import within
 from farcall.model.jobs import JobDetail
 from farcall.model.timing import Timing
 from farcall.storage.store import Store
-from farcall_runtime.contract import outcomes_prefix
 
 _log = logging.getLogger("farcall")
 
@@ -39,8 +38,6 @@ _SHARE_OF_WAIT = 0.01
 1 s after 100 s. The first share applies up to the shortest interval: 0.02 s after 0.1 s, for local
 endpoints.
 """
-
-_FOREIGN_PAGES = 3
 
 _FEW = 4
 """Maximum number of bundles listed separately, and of large ones at full speed."""
@@ -80,7 +77,6 @@ class OutcomePoller:
         self.on_missing = on_missing
         self.trouble = trouble
         self.tasks: set[asyncio.Task[None]] = set()
-        self._has_warned = False
         self._small = _Lister(self, _NEAREST_S)  # the endpoint's latency is not known yet
         self._large: dict[str, _Lister] = {}
 
@@ -111,23 +107,6 @@ class OutcomePoller:
         lister.watches.pop(bundle, None)
         if not lister.watches:
             lister.poll_soon()  # so that it exits
-
-    def record_foreign(self, pages: int) -> None:
-        """Warn once that objects of other programs slow down the polls.
-
-        Args:
-            pages: Number of pages of a poll that contained only foreign objects.
-        """
-        if pages >= _FOREIGN_PAGES and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "s3://%s/%s contains %d pages of 1000 objects that farcall did not store. "
-                "Each poll for results reads them, so results arrive later. Find out who "
-                "writes there, and delete the objects.",
-                self.store.bucket,
-                outcomes_prefix(self.root),
-                pages,
-            )
 
     async def close(self) -> None:
         """Stop polling."""
@@ -218,14 +197,13 @@ class _Lister:
 
     async def _list(self, bundle: str, wanted: Mapping[str, TrackedJob]) -> int:
         """List one bundle, or all bundles; return the number of pages."""
-        pages = foreign = 0
+        pages = 0
         last, key = "", _first(wanted, "")
         while key:
             # Other programs may have added any number of keys between the two.
             start = max(_before(key), last)
             page, last = await self._poller.store.list_outcomes(self._poller.root, bundle, start)
             pages += 1
-            foreign += bool(last and not page)
             now = clock.now()
             for arrived in page:
                 watch = wanted.get(arrived.bundle)
@@ -235,7 +213,6 @@ class _Lister:
             if last <= start or all(watch.is_full for watch in wanted.values()):
                 break
             key = _first(wanted, last)
-        self._poller.record_foreign(foreign)
         return pages
 
     def _deliver_ends(self, watch: TrackedJob, ends: dict[int, JobDetail | None]) -> None:

@@ -173,18 +173,6 @@ async def test_foreign_keys_do_not_hide_outcomes(junk, pages, world, caplog):
     assert not caplog.text
 
 
-async def test_unskippable_foreign_keys_are_logged_once(world, caplog):
-    world.jobs.set("p", "PENDING", summary={"RUNNING": 2})
-    for n in range(5000):
-        world.inbox.put("bundle-of-p", f"0\u00fc{n:05}")
-    world.watch("p", size=2)
-    await asyncio.sleep(60)
-    world.store("p", 1)
-    await world.until(1, at_most_s=5)
-    assert caplog.text.count("objects that farcall did not store") == 1
-    assert "5 pages of 1000 objects that farcall did not store" in caplog.text
-
-
 async def test_every_task_is_found_despite_skipping(world):
     """A poll must not start too late or skip too many keys."""
     order = random.Random(7)
