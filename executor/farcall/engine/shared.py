@@ -48,8 +48,8 @@ class _Value:
         sha256: Its digest in hexadecimal.
         generation: The upload that new bundles name; empty if there is none.
         generations: All uploads, which older bundles may name.
-        stored_at: Time of the last upload, by two clocks.
-        used_at: Time of the last use, by two clocks.
+        stored_at: Time of the last upload, in seconds since 1970.
+        used_at: Time of the last use, in seconds since 1970.
         is_doubted: Whether a container may have missed it.
         pins: Number of times that the user has put it.
         users: Bundles that refer to it, including those being built.
@@ -61,8 +61,8 @@ class _Value:
     sha256: str
     generation: str = ""
     generations: list[str] = field(default_factory=list)
-    stored_at: tuple[float, float] = (0.0, 0.0)
-    used_at: tuple[float, float] = (0.0, 0.0)
+    stored_at: float = 0.0
+    used_at: float = 0.0
     is_doubted: bool = False
     pins: int = 0
     users: set[object] = field(default_factory=set)
@@ -183,8 +183,8 @@ class SharedValues:
         if self._tidying is None or self._tidying.done():
             self._tidying = asyncio.ensure_future(self._tidy())
         async with value.lock:
-            value.used_at = _now()
-            is_old = _since(value.stored_at) > FRESH.total_seconds()
+            value.used_at = time.time()
+            is_old = time.time() - value.stored_at > FRESH.total_seconds()
             if value.generation and (value.is_doubted or is_old):
                 await self._check(value, piece.size, is_old=is_old)
             if not value.generation:
@@ -197,7 +197,7 @@ class SharedValues:
         if not await _is_stored(value, value.generation, size):
             value.generation = ""
         elif is_old:
-            stored_at, generation = _now(), value.add_generation()
+            stored_at, generation = time.time(), value.add_generation()
             await value.store.copy(value.key_of(value.generation), value.key_of(generation))
             value.generation, value.stored_at = generation, stored_at
         value.is_doubted = False
@@ -205,7 +205,7 @@ class SharedValues:
     async def _store(self, value: _Value, piece: Piece) -> None:
         if piece.data is None:
             raise _missing(value)
-        stored_at, generation = _now(), value.add_generation()
+        stored_at, generation = time.time(), value.add_generation()
         key = value.key_of(generation)
         _log.info(
             "storing a shared value, %.1f MB, as s3://%s/%s",
@@ -234,7 +234,7 @@ class SharedValues:
             value = self._at(store, root, bytes.fromhex(sha256))
             value.users.add(user)
             async with value.lock:
-                value.used_at = _now()
+                value.used_at = time.time()
                 if not await _is_stored(value, generation, size):
                     raise _missing(value)
 
@@ -253,7 +253,7 @@ class SharedValues:
         for value in self._values.values():
             if user in value.users:
                 value.users.discard(user)
-                value.used_at = _now()
+                value.used_at = time.time()
 
     def forget(self, where: Location) -> None:
         """Check a bundle's values before their next use, because a container missed one."""
@@ -317,7 +317,11 @@ class SharedValues:
         while self._values:
             await asyncio.sleep(kept_s / 2)
             for value in list(self._values.values()):
-                if value.is_free and not value.lock.locked() and _since(value.used_at) > kept_s:
+                if (
+                    value.is_free
+                    and not value.lock.locked()
+                    and time.time() - value.used_at > kept_s
+                ):
                     try:
                         await self._release(value)
                     except FarcallError as error:
@@ -361,13 +365,3 @@ def _checked(piece: Piece, data: Buffer) -> Iterator[bytes]:
             f"an argument of {piece.size} bytes was changed while it was being sent; do not "
             "change arrays until the calls are submitted, or pass a copy"
         )
-
-
-def _now() -> tuple[float, float]:
-    """Return the time by two clocks: one stops during suspend, one can be set."""
-    return time.monotonic(), time.time()
-
-
-def _since(then: tuple[float, float]) -> float:
-    """Return the elapsed seconds, by the clock with the larger difference."""
-    return max(now - before for now, before in zip(_now(), then, strict=True))
