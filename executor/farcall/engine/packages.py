@@ -179,14 +179,10 @@ class TaskPackages:
             ServiceError: S3 refused a request or could not be reached.
         """
         found = await self._threads.run(self._find, settings)
-        changed = await self._threads.run(environment.forget_changed, found)
-        names = {each.name for each in changed}
-        lacking = [each for each in found.items if each.packed is None or each.name in names]
+        lacking = [each for each in found.items if each.packed is None]
         if lacking:
             done = await _pack(lacking, found)
             found = self._note(settings, found, done)
-        left = await self._threads.run(lambda: [*environment.left_files(found)])
-        found = replace(found, stays=[*found.stays, *changed, *left])
         stored = None if store is None else await self._list(store, root)
         planned = [
             Planned(each, None if stored is None else _is_there(stored, each))

@@ -60,12 +60,6 @@ def write(key: str, document: Mapping[str, Any]) -> None:
         _log.debug("%s cannot be written: %s", folder(), error)
 
 
-def forget(key: str) -> None:
-    """Delete the value of a key."""
-    if _is_own():
-        (folder() / f"{key}.json").unlink(missing_ok=True)
-
-
 def _is_own() -> bool:
     """Create the folder; return whether it is private to this user."""
     try:

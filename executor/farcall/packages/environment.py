@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -480,20 +480,3 @@ def pack(item: Item, folder: Path) -> tuple[Packed, Archive]:
     noted = cache.read(item.key) or {}
     cache.write(item.key, {**noted, "packed": packed})
     return packed, archive
-
-
-def forget_changed(environment: Environment) -> list[Stays]:
-    """Discard the archives of locally changed distributions; return a note about each."""
-    kept = []
-    for item in environment.items:
-        if item.found is not None and (names := installed.changed(item.found)):
-            cache.forget(item.key)
-            kept.append(Stays(item.name, f"{', '.join(names)}: changed since it was installed"))
-    return kept
-
-
-def left_files(environment: Environment) -> Iterator[Stays]:
-    """Yield files in site folders that are not sent."""
-    if any(item.pin is None for item in environment.items):
-        for path in installed.strays():
-            yield Stays(path, "in no distribution's RECORD")

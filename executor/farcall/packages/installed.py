@@ -9,9 +9,7 @@ https://packaging.python.org/en/latest/specifications/recording-installed-packag
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
 import json
 import os
@@ -48,7 +46,6 @@ _SHEBANG = re.compile(rb"\A#!(?:/bin/sh\n'''exec' [^\n]*\n' '''\n|[^\n]*python[^
 _PORTABLE = b"#!/usr/bin/env python3\n"
 _SHOWN = 3
 _COLUMNS = 3
-_SAME_S = 2.0
 
 
 class Found(NamedTuple):
@@ -305,67 +302,3 @@ def _refused(about: About, names: Sequence[str], what: str, remedy: str) -> Sett
         f"{remedy}, or leave it out with exclude_packages=[{about.name!r}]",
         option="packages",
     )
-
-
-def strays(path: Sequence[str] | None = None) -> list[str]:
-    """Return files of site folders that are in no RECORD and are not synced."""
-    listed: set[str] = set()
-    tops: set[str] = set()
-    for found in scan(path):
-        for row in _rows(found.info):
-            listed.add(os.path.normpath(found.info.parent / row[0]))
-        tops.add(str(found.info))
-    stray: list[str] = []
-    for entry in sys.path if path is None else path:
-        if _is_site(Path(entry)):
-            stray += _strays_in(entry, listed, tops)
-    return stray
-
-
-def _strays_in(entry: str, listed: set[str], tops: set[str]) -> Iterator[str]:
-    for folder, folders, files in os.walk(entry):
-        folders[:] = sorted(
-            each for each in folders if each != _CACHE and str(Path(folder, each)) not in tops
-        )
-        for name in sorted(files):
-            path = os.path.normpath(Path(folder, name))
-            if path not in listed and path not in tops and not name.endswith(".pyc"):
-                yield path
-
-
-def changed(found: Found) -> list[str]:
-    """Return a distribution's files that were changed after its installation.
-
-    For files that are not newer than their RECORD, only the size is compared.
-    """
-    record = found.info / "RECORD"
-    try:
-        installed_at = record.stat().st_mtime + _SAME_S
-    except OSError:
-        return []
-    site = found.info.parent
-    own = found.info.name
-    return [
-        row[0]
-        for row in _rows(found.info)
-        if row[2]
-        and _CACHE not in row[0]
-        and row[0].removeprefix(f"{own}/") not in _CLIENTS
-        and _differs(site, row, installed_at)
-    ]
-
-
-def _differs(site: Path, row: Sequence[str], installed_at: float) -> bool:
-    name, digest, size = row
-    path = site / name
-    try:
-        stat = path.stat()
-        if str(stat.st_size) != size:
-            return True
-        kind, _, hashed = digest.partition("=")
-        if stat.st_mtime <= installed_at or kind != "sha256":
-            return False
-        found = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
-    except OSError:
-        return True
-    return found.decode().rstrip("=") != hashed

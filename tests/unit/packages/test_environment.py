@@ -140,15 +140,6 @@ def test_each_unsendable_package_is_named(site):
     assert names(find("local", exclude_packages=["first", "second"])) == [("fine", "1.0")]
 
 
-def test_manually_changed_package_is_repacked(site, tmp_path):
-    add(site, "changed")
-    first = pack_all(find("local"), tmp_path)
-    (site / "changed.py").write_text("VERSION = 'by hand'\n")
-    (change,) = environment.forget_changed(find("local"))
-    assert (change.name, change.why) == ("changed", "changed.py: changed since it was installed")
-    assert pack_all(find("local"), tmp_path)["changed"] != first["changed"]
-
-
 # --- another platform ---------------------------------------------------------------------------
 
 
