@@ -141,31 +141,13 @@ def _resolve(
     key = cache.key_of("pins", str(source.folder), *parts, *map(str, sorted(files.items())))
     noted = cache.read(key)
     if noted is None or noted["files"] != _digests(map(Path, noted["files"])):
-        text = _explained(target, lambda: _compile(inputs, constraints, target, source))
+        text = _explained(target, lambda: uv.compile_pins(inputs, constraints, target, source))
         _, sources = _read(text, target)
         projects = [Path(source.folder or "", each, PROJECT) for each in sources]
         noted = {"text": text, "files": _digests(projects)}
         cache.write(key, noted)
     pins, sources = _read(noted["text"], target)
     return Pins(pins, sources, source)
-
-
-def _compile(
-    inputs: Sequence[str], constraints: Sequence[str], target: Target, source: Source
-) -> str:
-    """Resolve with uv; report all requirements without a wheel, not only the first."""
-    try:
-        return uv.compile_pins(inputs, constraints, target, source)
-    except UvError as error:
-        if error.is_unreached or not error.is_wheel_missing:
-            raise
-        messages = []
-        for each in inputs:
-            try:
-                uv.compile_pins([each], constraints, target, source)
-            except UvError as one:
-                messages.append(str(one))
-        raise (UvError("\n".join(messages)) if messages else error) from error
 
 
 def _explained(target: Target, compile_text: Callable[[], str]) -> str:
