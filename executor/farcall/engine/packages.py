@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,25 +39,10 @@ from farcall_runtime.contract import packages_prefix, runtime_prefix
 _log = logging.getLogger("farcall")
 
 _LISTED_S = 3600.0
-_JUDGED_S = 600.0
 _FIRST_S, _NEXT_S = 2.0, 10.0
 _UPLOADS = 4
 _FOLDER = "farcall-packages-"
-_HEADS = 16
-_SOON = timedelta(seconds=5)
 _OPTIONS = ("packages", "extra_packages", "exclude_packages", "architecture")
-
-
-class _Judged(NamedTuple):
-    """Whether requirements can be synced.
-
-    Attributes:
-        at: Time of the check, by the monotonic clock.
-        answer: Additions to the options; None if they cannot be synced.
-    """
-
-    at: float
-    answer: asyncio.Future[list[str] | None]
 
 
 class Planned(NamedTuple):
@@ -81,9 +65,7 @@ class TaskPackages:
         self._found: dict[str, tuple[object, Environment]] = {}
         self._stored: dict[tuple[Store, str], tuple[float, dict[str, Stored]]] = {}
         self._locks: dict[tuple[Store, str], asyncio.Lock] = {}
-        self._judged: dict[tuple[Store, str, str], _Judged] = {}
-        self._in_doubt: set[tuple[Store, str]] = set()
-        self._verified: dict[tuple[Store, str], dict[str, Stored]] = {}
+        self._judged: dict[tuple[Store, str, str], asyncio.Future[list[str] | None]] = {}
 
     async def store(self, store: Store, root: str, settings: Settings) -> list[str | int] | None:
         """Ensure that the bucket contains the packages that the options name.
@@ -103,9 +85,6 @@ class TaskPackages:
             if not found.items:
                 return None
             stored = await self._list(store, root)
-            if (store, root) in self._in_doubt:
-                await self._weed(store, root, found, stored)
-                self._in_doubt.discard((store, root))
             lacking = [each for each in found.items if not _is_there(stored, each.packed)]
             if lacking:
                 done = await _pack(lacking, found, _Upload(store, root, stored))
@@ -122,7 +101,7 @@ class TaskPackages:
     ) -> Settings | None:
         """Sync requirements in addition to the options' packages, if possible.
 
-        Many tasks request the same packages at once: one check serves all of them for ten minutes.
+        Many tasks request the same packages: one check serves all of them, until a task fails.
 
         Args:
             store: The bucket.
@@ -139,10 +118,10 @@ class TaskPackages:
         """
         key = store, root, repr([*(getattr(settings, name) for name in _OPTIONS), *requirements])
         judged = self._judged.get(key)
-        if judged is None or time.monotonic() - judged.at > _JUDGED_S or _failed(judged.answer):
-            answer = asyncio.ensure_future(self._add(store, root, settings, requirements))
-            judged = self._judged[key] = _Judged(time.monotonic(), answer)
-        added = await asyncio.shield(judged.answer)
+        if judged is None or _failed(judged):
+            judged = asyncio.ensure_future(self._add(store, root, settings, requirements))
+            self._judged[key] = judged
+        added = await asyncio.shield(judged)
         return None if added is None else settings.with_packages(added)
 
     async def _add(
@@ -192,44 +171,9 @@ class TaskPackages:
         return found, found.manifest if planned else None, planned
 
     def forget(self) -> None:
-        """Check the bucket's packages and their content again before the next submission.
-
-        A container may have missed packages or found changed ones.
-        """
-        self._in_doubt.update(self._stored)
+        """List the bucket's packages again before the next submission: one may be missing."""
         self._stored.clear()
-
-    async def _weed(
-        self, store: Store, root: str, found: Environment, stored: dict[str, Stored]
-    ) -> None:
-        """Treat packages with wrong content as missing; check unchanged ones only once."""
-        verified = self._verified.setdefault((store, root), {})
-        prefix = packages_prefix(root)
-        places = asyncio.Semaphore(_HEADS)
-
-        async def check(sha256: str, size: int) -> None:
-            async with places:
-                is_right = await packages.verify(store, prefix, sha256, size)
-            if is_right or (is_right is None and sha256 in verified):
-                verified[sha256] = stored[sha256]
-            else:
-                # From now on, an object uploaded in parts is this session's.
-                verified[sha256] = stored.pop(sha256)
-
-        packed = [each.packed for each in found.items if each.packed is not None]
-        named = {each.sha256: each.size for each in packed}
-        if packed:
-            sealed = found.manifest
-            named[sealed.sha256] = len(sealed.data)
-        # Times are in seconds, so an object may be replaced without a new time.
-        recent = datetime.now(timezone.utc) - _SOON
-        doubted = {
-            sha256: size
-            for sha256, size in named.items()
-            if sha256 in stored
-            and (verified.get(sha256) != stored[sha256] or stored[sha256].at > recent)
-        }
-        await asyncio.gather(*(check(*each) for each in doubted.items()))
+        self._judged.clear()
 
     def _find(self, settings: Settings) -> Environment:
         """Return the environment, read again only if packages were installed or changed."""

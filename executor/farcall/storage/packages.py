@@ -17,7 +17,6 @@ from typing import Any
 from farcall.aws.s3 import Stored
 from farcall.model.errors import FarcallError
 from farcall.storage.store import Store
-from farcall.storage.transfers import SINGLE_PUT_BYTES
 from farcall_runtime.contract import packages_prefix
 
 FRESH = timedelta(days=10)
@@ -36,11 +35,12 @@ def new(size: int) -> Stored:
 
 def is_kept(found: Stored | None, size: int) -> bool:
     """Return whether an object is complete, and will exist for as long as a job may wait."""
-    is_whole = found is not None and found.size == size
-    return is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH
+    if found is None or found.size != size:
+        return False
+    return datetime.now(timezone.utc) - found.at < FRESH
 
 
-async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | None:
+async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool:
     """Return whether an object exists, will not expire soon, and matches its digest.
 
     S3 has verified the SHA-256 of each farcall upload. An object that another user has stored
@@ -52,19 +52,12 @@ async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool | No
         sha256: The digest.
         size: Size of the object in bytes.
 
-    Returns:
-        None if the object was uploaded in parts, because S3 then has no SHA-256 of the object.
-
     Raises:
         SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
     found = await store.head(f"{prefix}{sha256}")
-    if found is None or not is_kept(found, size):
-        return False
-    if size > SINGLE_PUT_BYTES and found.sha256 != sha256:
-        return None
-    return found.sha256 == sha256
+    return found is not None and is_kept(found, size) and found.sha256 == sha256
 
 
 async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:
