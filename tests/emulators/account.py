@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import uuid
@@ -20,6 +21,7 @@ from farcall_local.services.front import make_app
 from farcall_local.services.server import TRUST, LocalServer
 from farcall_local.services.signatures import AccessKey
 from tests.emulators import inventory, registry
+from tests.emulators.batch import Changes
 from tests.emulators.cloudformation.api import Stacks
 from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, log_arn
 from tests.emulators.iam.permissions import Guard
@@ -83,7 +85,7 @@ class Account:
         if name != "resources":
             return None
         found = inventory.of_moto({**self._front.locks, "": self._others_lock})
-        found.update(self._server.batch_inventory())
+        found.update(self._server._on_loop(self._batch.inventory))
         if self._stacks is not None:
             found["stacks"] = self._stacks.names()
         return {kind: sorted(listed) for kind, listed in sorted(found.items()) if listed}
@@ -100,10 +102,16 @@ class Account:
         if service in ("ec2", "ecr", "servicequotas"):
             with self._others_lock:
                 return list(self._others(environ, start_response))
+        if service == "batch":
+            self._batch  # noqa: B018 - adds its operations
         if environ["PATH_INFO"].endswith("/createcomputeenvironment"):
             self._make_batch_role(json.loads(environ["wsgi.input"].read()))
             environ["wsgi.input"].seek(0)
         return self._front.respond(service, environ, start_response)
+
+    @functools.cached_property
+    def _batch(self) -> Changes:
+        return Changes(self._server._api)
 
     def _make_app(self, service: Any) -> Any:
         if service == "ecr":

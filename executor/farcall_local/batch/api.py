@@ -288,8 +288,6 @@ class BatchApi:
         self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "CreateComputeEnvironment": queues.create_environment,
             "CreateJobQueue": queues.create_queue,
-            "DeleteComputeEnvironment": queues.delete_environment,
-            "DeleteJobQueue": self._delete_queue,
             "DeregisterJobDefinition": self._definitions.deregister,
             "DescribeComputeEnvironments": queues.environments.describe,
             "DescribeJobDefinitions": self._definitions.describe,
@@ -301,8 +299,6 @@ class BatchApi:
             "SubmitJob": self._submit,
             "TerminateJob": self._terminate_job,
             "TerminateJobs": self._terminate_jobs,
-            "UpdateComputeEnvironment": queues.environments.update,
-            "UpdateJobQueue": queues.update_queue,
         }
         self._by_path = {f"/v1/{name.lower()}": name for name in self._operations}
 
@@ -391,29 +387,6 @@ class BatchApi:
         for job_id in document["jobs"]:
             self._terminate_job({"jobId": job_id, "reason": document["reason"]})
         return {"successful": list(document["jobs"]), "errors": []}
-
-    def _delete_queue(self, document: dict[str, Any]) -> dict[str, Any]:
-        return self._queues.delete_queue(document, self._end_jobs)
-
-    def _end_jobs(self, queue: Resource) -> bool:
-        """Terminate the jobs of a queue; return whether all have finished."""
-        under_way = [
-            job
-            for job in self._engine.jobs.submitted
-            if job.submission.queue is queue and not job.status.is_final
-        ]
-        for job in under_way:
-            if job.termination_reason is None:
-                self._engine.terminate(job, f"Job queue {queue.name} was deleted")
-        return not under_way
-
-    def inventory(self) -> dict[str, list[str]]:
-        """Return the names of all resources."""
-        return {
-            "compute environments": list(self._queues.environments.by_name),
-            "job queues": list(self._queues.queues.by_name),
-            "job definitions": self._definitions.inventory(),
-        }
 
     def _snapshot(self, document: dict[str, Any]) -> dict[str, Any]:
         validate.require(document, "jobQueue")

@@ -141,11 +141,6 @@ class Definitions:
         rows, more = paging.page(views, document, MAX_DESCRIBED)
         return {"jobDefinitions": rows, **more}
 
-    def inventory(self) -> list[str]:
-        """Return the names of all ACTIVE revisions."""
-        revisions = (one for family in self._revisions.values() for one in family)
-        return [f"{one.name}:{one.revision}" for one in revisions if one.active]
-
     def find(self, reference: str) -> Definition | None:
         """Return the revision for a ``name:revision`` or an ARN with a revision."""
         name, _, revision = reference.rpartition("/")[2].partition(":")

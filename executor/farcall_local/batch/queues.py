@@ -1,22 +1,16 @@
-"""Job queues and compute environments: creation, changes and deletion.
+"""Job queues and compute environments.
 
 All queues use the same processors of this machine, regardless of their compute environments, and
-their priorities have no effect. Changes are immediate. The resources of a compute environment are
+their priorities have no effect. The resources of a compute environment are
 not checked.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateComputeEnvironment.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_DeleteComputeEnvironment.html
-    https://docs.aws.amazon.com/batch/latest/APIReference/API_DeleteJobQueue.html
-    https://github.com/hashicorp/terraform-provider-aws/issues/2044
-        Error of DeleteComputeEnvironment if a queue still uses it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +20,6 @@ from farcall_local.batch.errors import ClientError
 
 MAX_DESCRIBED = 100
 MAX_COMPUTE_ENVIRONMENTS = 3
-
-#: Interval in seconds between checks whether a deleted queue's jobs have finished.
-POLL_S = 0.05
 
 
 @dataclass
@@ -97,16 +88,6 @@ class Table:
         self.by_name[name] = Resource(name, arn, view, dict(document.get("tags") or {}))
         return {f"{self._noun}Name": name, f"{self._noun}Arn": arn}
 
-    def update(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Change a resource; missing members, also of computeResources, are unchanged."""
-        validate.require(document, self._noun)
-        found = self.find(document[self._noun])
-        for key in self._kept:
-            if key in document:
-                before, new = found.view.get(key), document[key]
-                found.view[key] = {**before, **new} if isinstance(before, dict) else new
-        return {f"{self._noun}Name": found.name, f"{self._noun}Arn": found.arn}
-
     def find(self, reference: str) -> Resource:
         """Return the resource with a name or ARN.
 
@@ -128,18 +109,6 @@ class Table:
         ]
         rows, more = paging.page(chosen, document, MAX_DESCRIBED)
         return {f"{self._noun}s": rows, **more}
-
-    def deleted(self, document: dict[str, Any]) -> Resource | None:
-        """Return the resource that a request deletes; a missing one is not an error.
-
-        Raises:
-            ClientError: The resource is enabled.
-        """
-        validate.require(document, self._noun)
-        found = self.by_name.get(document[self._noun].rpartition("/")[2])
-        if found is not None and found.enabled:
-            raise ClientError(f"Cannot delete, {self._kind} must be DISABLED first.")
-        return found
 
 
 class Queues:
@@ -169,53 +138,11 @@ class Queues:
         self._check_order(document["computeEnvironmentOrder"])
         return self.queues.create(document)
 
-    def update_queue(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Handle UpdateJobQueue."""
-        self._check_order(document.get("computeEnvironmentOrder") or [])
-        return self.queues.update(document)
-
     def _check_order(self, order: list[dict[str, Any]]) -> None:
         if len(order) > MAX_COMPUTE_ENVIRONMENTS:
             raise ClientError("A job queue can have at most 3 compute environments.")
         for item in order:
             self.environments.find(item["computeEnvironment"])
-
-    def delete_environment(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Handle DeleteComputeEnvironment."""
-        found = self.environments.deleted(document)
-        if found is None:
-            return {}
-        if any(
-            item["computeEnvironment"] in (found.name, found.arn)
-            for queue in self.queues.by_name.values()
-            for item in queue.view["computeEnvironmentOrder"]
-        ):
-            raise ClientError("Cannot delete, found existing JobQueue relationship")
-        del self.environments.by_name[found.name]
-        return {}
-
-    def delete_queue(
-        self, document: dict[str, Any], end_jobs: Callable[[Resource], bool]
-    ) -> dict[str, Any]:
-        """Handle DeleteJobQueue: the queue is DELETING until its jobs have finished.
-
-        Args:
-            document: The request.
-            end_jobs: Terminates the jobs of a queue, and returns whether all have finished.
-        """
-        found = self.queues.deleted(document)
-        if found is None or found.view["status"] == "DELETING":
-            return {}
-        found.view["status"] = "DELETING"
-
-        def poll() -> None:
-            if end_jobs(found):
-                self.queues.by_name.pop(found.name)
-            else:
-                asyncio.get_running_loop().call_later(POLL_S, poll)
-
-        poll()
-        return {}
 
     def queue(self, reference: str) -> Resource:
         """Return the queue with a name or ARN.

@@ -226,10 +226,6 @@ class LocalServer:
         engine = Engine(world, cpus)
         return engine, BatchApi(engine, queues, self._limits)
 
-    def batch_inventory(self) -> dict[str, list[str]]:
-        """Return the names of all Batch resources."""
-        return self._on_loop(lambda: self._api.inventory())
-
     def _assumable(self, role_arn: str) -> bool:
         return self.trusts(role_arn, "ecs-tasks.amazonaws.com")
 
