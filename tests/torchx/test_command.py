@@ -114,4 +114,4 @@ def test_torchrun_gets_rendezvous_address(output, ended, tmp_path, component, no
 def test_missing_queue_is_reported(refused, what):
     said = refused(what, "aws_batch://torchx/nowhere:app")
     expected = "queue is 'nowhere', which does not exist in us-east-1 (from FARCALL_REGION)"
-    assert said == f"{expected}; the region has 1 queue ({QUEUE})"
+    assert said.startswith(f"{expected}; its queues are {QUEUE}")

@@ -6,42 +6,15 @@ in ``farcall.toml``, such as memory or attempts, do not apply to apps.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from torchx.schedulers.api import StructuredOpts
-from torchx.specs import CfgVal, runopt, runopts
 
 from farcall.config.settings import Settings
 from farcall.model import terminal
 from farcall.model.errors import SettingsError
-
-_TAKEN = {
-    bool: "use true or false",
-    int: "use a whole number",
-    dict[str, str]: "use NAME:VALUE, separated by semicolons",
-}
-
-
-@dataclass
-class _Named(runopt):
-    """Run option with its name, for error messages."""
-
-    name: str
-
-    def cast_to_type(self, value: str) -> CfgVal:
-        """Convert a value from the command line or ``.torchxconfig``.
-
-        Raises:
-            SettingsError: The value has another type.
-        """
-        try:
-            return super().cast_to_type(value)
-        except (ValueError, IndexError):
-            kind: Any = self.opt_type
-            raise wrong_option(self.name, value, _TAKEN.get(kind, "no such text")) from None
 
 
 @dataclass
@@ -55,28 +28,6 @@ class FarcallOptions(StructuredOpts):
 
     SPELLED: ClassVar[Mapping[str, str]] = {}
     SECRET: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def as_runopts(cls) -> runopts:
-        """Return the options in TorchX's format."""
-        found = runopts()
-        for name, option in super().as_runopts():
-            given = {each.name: getattr(option, each.name) for each in fields(option)}
-            found._opts[name] = _Named(name=name, **given)  # TorchX has no public method for it
-        return found
-
-    @classmethod
-    @contextlib.contextmanager
-    def in_words(cls) -> Iterator[None]:
-        """Use the names of run options in errors, instead of those in farcall.toml."""
-        try:
-            yield
-        except SettingsError as error:
-            text, option = str(error), error.option
-            for theirs, ours in cls.SPELLED.items():
-                text = text.replace(ours, theirs) if len(ours) > len(theirs) else text
-                option = theirs if option == ours else option
-            raise SettingsError(text, option=option) from None
 
     def settings(self) -> Settings:
         """Return farcall's settings that do not depend on the app.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import getpass
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -105,7 +104,7 @@ def check_replicas(roles: Sequence[Role], platform: str) -> None:
 
 
 def _check_resource(role: Role) -> None:
-    """Reject a missing resource and one that is not numeric."""
+    """Reject a missing resource, and values that are silently changed otherwise."""
     resource = role.resource
     if resource == NULL_RESOURCE:
         raise SettingsError(
@@ -113,11 +112,6 @@ def _check_resource(role: Role) -> None:
             "torchx.specs.Resource(cpu=1, gpu=0, memMB=1024), or a named resource with -h.",
             option="resource",
         )
-    for what in ("cpu", "gpu", "memMB"):
-        value = getattr(resource, what)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise wrong(role, f"resource.{what}", value, "use a number")
     if resource.memMB < _LEAST_MEMORY_MB:
         allowed = f"use {_LEAST_MEMORY_MB} or more"
         raise wrong(role, "resource.memMB", resource.memMB, allowed)

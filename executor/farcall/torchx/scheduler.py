@@ -203,8 +203,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         planned = self._planned(app, cfg)
         for warning in planned.warnings:
             _log.warning("%s", warning)
-        with self.OPTIONS.in_words():
-            found = self._loop.run(request.write(planned))
+        found = self._loop.run(request.write(planned))
         wanted = self._request(planned, found)
         wanted.images_to_push = images
         return AppDryRunInfo(wanted, str)
@@ -223,10 +222,9 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         async def submit() -> None:
             settings = wanted.settings()
             session = await session_for(settings)
-            with self.OPTIONS.in_words():
-                await self._check(session, wanted)
-                await self.store_workspaces(session, wanted.commands())
-                job_id = await request.submit(session, wanted)
+            await self._check(session, wanted)
+            await self.store_workspaces(session, wanted.commands())
+            job_id = await request.submit(session, wanted)
             self._apps.note(wanted.app_id, settings, job_id, session)
 
         self._loop.run(submit())

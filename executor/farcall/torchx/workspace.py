@@ -114,15 +114,14 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         workspace = role.workspace
         if not workspace:
             return
-        with self.OPTIONS.in_words():
-            options = WorkspaceOpts.from_cfg(cfg)
-            given = self._options(cfg)
-            settings = given.settings()
-            mode = _mode(options.workspace_mode, given, settings, workspace, build_cache)
-            if mode == DOCKER:
-                self._build_image(role, cfg, build_cache)
-            elif mode == S3:
-                self._build_archive(role, workspace, options, settings, build_cache)
+        options = WorkspaceOpts.from_cfg(cfg)
+        given = self._options(cfg)
+        settings = given.settings()
+        mode = _mode(options.workspace_mode, given, settings, workspace, build_cache)
+        if mode == DOCKER:
+            self._build_image(role, cfg, build_cache)
+        elif mode == S3:
+            self._build_archive(role, workspace, options, settings, build_cache)
 
     def _options(self, cfg: Mapping[str, CfgVal]) -> Any:
         """Convert run options to the scheduler's type."""

@@ -257,7 +257,11 @@ class BatchBackend:
 
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
         """Return a queue's jobs with a name, the newest first."""
-        return await self._batch.find_named(queue, name)
+        try:
+            return await self._batch.find_named(queue, name)
+        except ServiceError as error:
+            await self._refuse_queue(error, queue)
+            raise
 
     async def list_jobs(
         self,

@@ -36,7 +36,6 @@ from torchx.specs.named_resources_aws import K8S_ITYPE
 from farcall.model import names
 from farcall.model.commands import Device, EfsMount, Nodes
 from farcall.model.errors import SettingsError
-from farcall.model.start_script import unwrap
 from farcall.torchx import roles
 from farcall.torchx.batch.options import BatchOptions
 from farcall.torchx.options import wrong_option
@@ -49,7 +48,6 @@ OVERLAY = "ContainerProperties"
 _MOST_ROLES = 5
 _NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
 _MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 _OF_ROLE = ("command", "environment", "image", "resourceRequirements")
 """Container fields that a role sets itself."""
@@ -129,7 +127,8 @@ class _Groups:
         )
         return values.apply(role)
 
-    def _check_replica_id(self, role: Role) -> None:
+    @staticmethod
+    def _check_replica_id(role: Role) -> None:
         for variable, value in role.env.items():
             if isinstance(value, str) and macros.replica_id in value:
                 raise wrong(
@@ -140,14 +139,6 @@ class _Groups:
                     "variable has the same value on all nodes. Let the command read "
                     f"${_NODE_INDEX}",
                 )
-        _, (program, *_) = unwrap([str(role.entrypoint), *map(str, role.args)])
-        is_shell = program.rpartition("/")[2] in _SHELLS
-        if not is_shell and any(macros.replica_id in str(arg) for arg in role.args):
-            self._warn(
-                role,
-                f"{macros.replica_id} in args is text that only a shell evaluates, but "
-                f"{program} is not a shell. Run it with sh -c, or let it read ${_NODE_INDEX}.",
-            )
 
     def group(self, role: Role, index: int) -> Nodes:
         """Build a role's node group.

@@ -11,13 +11,11 @@ import yaml
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
-from farcall.aws.error_translation import is_denied
 from farcall.config.settings import Settings
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
-from farcall.model.errors import FarcallError, ServiceError, SettingsError
 from farcall.model.jobs import JobDetail
-from farcall.model.names import BATCH, named
+from farcall.model.names import BATCH
 from farcall.torchx import roles
 from farcall.torchx.apps import App, Places, Wanted
 from farcall.torchx.batch import mapping
@@ -158,10 +156,7 @@ class Queues:
             first = self.settings({}).queue
             queues = sorted(await session.backend.queues(), key=lambda queue: queue != first)
         for queue in queues:
-            try:
-                found = await session.backend.list_named(name, queue)
-            except ServiceError as error:
-                raise await _explained(session, queue, error) from error
+            found = await session.backend.list_named(name, queue)
             if found:
                 return found
         return []
@@ -171,13 +166,8 @@ class Queues:
     ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
         """Yield the jobs of the wanted queues, in pages of 100."""
         for queue in await _queues(session, queue_name(wanted.queue)):
-            try:
-                async for page in session.backend.list_jobs(queue, foreign=True):
-                    yield queue, page
-            except SettingsError as error:
-                raise _no_queue(session, queue, await session.backend.queues()) from error
-            except ServiceError as error:
-                raise await _explained(session, queue, error) from error
+            async for page in session.backend.list_jobs(queue, foreign=True):
+                yield queue, page
 
     def app_id(self, place: str, detail: JobDetail) -> str:
         """Return a job's app ID in TorchX."""
@@ -189,29 +179,7 @@ async def _queues(session: Session, wanted: str) -> list[str]:
     if wanted and not set("*?[") & set(wanted):
         return [wanted]
     there = await session.backend.queues()
-    found = [queue for queue in there if fnmatchcase(queue, wanted or "*")]
-    if wanted and not found:
-        raise _no_queue(session, wanted, there)
-    return found
-
-
-async def _explained(session: Session, queue: str, error: ServiceError) -> FarcallError:
-    """Return the error for a missing queue if that is why the request was rejected."""
-    if not 400 <= error.status < 500 or is_denied(error):
-        return error
-    try:
-        there = await session.backend.queues()
-    except ServiceError:  # the first error is more informative
-        return error
-    return error if queue in there else _no_queue(session, queue, there)
-
-
-def _no_queue(session: Session, queue: str, there: list[str]) -> SettingsError:
-    some = f"the region has {named(there, 'queue') if there else 'no queue'}"
-    return SettingsError(
-        f"queue is {queue!r}, which does not exist in {session.aws.region_and_origin}; {some}",
-        option="queue",
-    )
+    return [queue for queue in there if fnmatchcase(queue, wanted or "*")]
 
 
 class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):

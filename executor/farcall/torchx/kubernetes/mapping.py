@@ -38,8 +38,7 @@ from farcall.model.commands import ClaimMount, Nodes
 from farcall.model.errors import SettingsError
 from farcall.torchx import roles
 from farcall.torchx.kubernetes.options import DEFAULT, VOLCANO, KubernetesOptions
-from farcall.torchx.options import wrong_option
-from farcall.torchx.roles import ENV_ROLE_INDEX, Planned, Warnings, wrong
+from farcall.torchx.roles import ENV_ROLE_INDEX, Planned, Warnings
 from farcall_runtime.contract import ENV_OWN_MAIN_ADDRESS, ENV_OWN_NODE_INDEX
 
 NAMESPACE = "kubernetes"
@@ -61,11 +60,7 @@ _LONGEST_PLAIN = 35
 
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _NO_LABEL = re.compile(r"[^A-Za-z0-9_.-]")
-_LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _LABEL_PREFIX = "torchx.pytorch.org"
-_PORT_NAME = re.compile(r"(?=.{1,15}\Z)(?=.*[a-z])[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-"""https://kubernetes.io/docs/concepts/services-networking/service/#field-spec-ports"""
-
 _MARKED = re.compile(rf"\$\$|\$\({ENV_OWN_NODE_INDEX}\)")
 
 
@@ -112,7 +107,6 @@ def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned[Kub
             field.
     """
     roles.check_replicas(app.roles, "a farcall job")
-    _check_options(options)
     warnings = Warnings()
     whole = _WHOLE if sum(role.num_replicas for role in app.roles) > 1 else ""
     attempts = roles.attempts(app.roles, warnings, whole)
@@ -132,13 +126,6 @@ def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned[Kub
         ),
         tuple(warnings.texts),
     )
-
-
-def _check_options(options: KubernetesOptions) -> None:
-    for option in ("reserved_millicpu", "reserved_memmb", "efa_device_count"):
-        value = getattr(options, option)
-        if value is not None and value < 0:
-            raise wrong_option(option, value, "use 0 or more")
 
 
 def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
@@ -192,7 +179,7 @@ def _pods(role: Role, first: int, labels: Mapping[str, str], options: Kubernetes
         minimum=min(max(least, 0), role.num_replicas),
         labels=labels,
         node_selector=_node_selector(role),
-        ports=_ports(role),
+        ports=role.port_map,
         devices=_devices(role, options.efa_device_count),
         requests=_requests(role, options),
         overlay=roles.overlay(role, NAMESPACE, OVERLAY, ()),
@@ -215,9 +202,6 @@ def _devices(role: Role, efa_devices: int | None) -> dict[str, int]:
     devices = dict(role.resource.devices)
     if efa_devices is not None:
         devices[EFA_DEVICE] = efa_devices
-    for name, number in devices.items():
-        if not isinstance(number, int) or number < 0:
-            raise wrong(role, f"resource.devices[{name!r}]", number, "use a number")
     return {name: number for name, number in devices.items() if number}
 
 
@@ -238,21 +222,8 @@ def _requests(role: Role, options: KubernetesOptions) -> dict[str, str]:
 
 
 def _node_selector(role: Role) -> dict[str, str]:
-    found = roles.instance_types([role]).get(role.name, "")
-    if not _LABEL.fullmatch(found):
-        allowed = "use up to 63 letters, digits and - _ ."
-        raise wrong(role, f"resource.capabilities[{K8S_ITYPE!r}]", found, allowed)
-    return {K8S_ITYPE: found} if found else {}
-
-
-def _ports(role: Role) -> dict[str, int]:
-    for name, port in role.port_map.items():
-        if not _PORT_NAME.fullmatch(name):
-            allowed = "use up to 15 lowercase letters, digits and hyphens as the port's name"
-            raise wrong(role, "port_map", name, allowed)
-        if not 1 <= port <= 65535:
-            raise wrong(role, f"port_map[{name!r}]", port, "use 1 to 65535")
-    return dict(role.port_map)
+    found = roles.instance_types([role])
+    return {K8S_ITYPE: found[role.name]} if found else {}
 
 
 def _label(text: str) -> str:

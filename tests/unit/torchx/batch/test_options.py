@@ -121,27 +121,6 @@ def test_fargate_platform_sets_capability():
     assert extra == {"platformCapabilities": ["FARGATE"]}
 
 
-def test_errors_use_torchx_option_names():
-    text = "secrets ask for a role; set batch_execution_role_name, or batch_job_role_name"
-    with pytest.raises(SettingsError) as caught, BatchOptions.in_words():
-        raise SettingsError(text, option="secrets")
-    assert str(caught.value) == "secrets ask for a role; set execution_role_arn, or job_role_arn"
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "message"),
-    [
-        ("timeout_s", "soon", "use a whole number"),
-        ("privileged", "maybe", "use true or false"),
-        ("secrets", "TOKEN", "use NAME:VALUE"),
-    ],
-)
-def test_wrong_type_names_torchx_option(option, text, message):
-    with pytest.raises(SettingsError) as caught:
-        BatchOptions.as_runopts().cfg_from_str(f"queue=q,{option}={text}")
-    assert str(caught.value).startswith(f"run option {option} is '{text}': {message}")
-
-
 def test_each_option_has_a_help_text():
     helps = BatchOptions.get_docstrings()
     assert [name for name, _ in BatchOptions.as_runopts() if name not in helps] == []
