@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,14 @@ from farcall.payload.pickling import Packed
 from farcall.payload.results import Result
 from farcall.payload.spill import FolderFor, where_needed
 from farcall.storage.store import Arrived
+
+
+class State(enum.Enum):
+    """State of a run; see the module's diagram."""
+
+    TRACKED = enum.auto()
+    COMPLETED = enum.auto()
+    DELIVERED = enum.auto()
 
 
 class JobRun(ABC):
@@ -354,6 +363,13 @@ class TaskRun(JobRun):
     def name(self) -> str:
         """The job's name; empty if it is not known yet."""
         return self._place[0].name if self._place is not None else ""
+
+    @property
+    def state(self) -> State:
+        """State of the run."""
+        if self._fetched() is not None:
+            return State.DELIVERED
+        return State.COMPLETED if self.is_completed else State.TRACKED
 
     async def find(self) -> tuple[Session, Submission, int]:
         """Return the session, the task's submission and its index in it.
