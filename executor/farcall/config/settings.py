@@ -77,11 +77,6 @@ from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_k
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass  # the same module, before Python 3.11
-
 ENVIRONMENT_PREFIX = "FARCALL_"
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented default; no such folder is created
 FOREIGN_IMAGES = "public.ecr.aws/covalent/"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +14,6 @@ from covalent.executor.base import AsyncBaseExecutor
 
 from farcall.config.files import SECTIONS
 from farcall.config.settings import (
-    ENVIRONMENT_PREFIX,
     FOREIGN_IMAGES,
     OptionSource,
     Settings,
@@ -56,10 +53,6 @@ _LEFT_TO_AWS = ("profile", "region", "credentials")
 
 _WRONG = "wrong"
 _LOG_OPTIONS = ("log_stdout", "log_stderr")
-_VARIABLES = (
-    *(f"{ENVIRONMENT_PREFIX}{_OWN_NAMES.get(name, name).upper()}" for name in _OPTIONS),
-    *("AWS_REGION", "AWS_DEFAULT_REGION"),
-)
 
 
 def plugin_defaults() -> dict[str, Any]:
@@ -191,20 +184,8 @@ def _own(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return the effective options, cached for the several executors of each task."""
-    section, given = _own(section), _own(given)
-    environment = [os.environ.get(name) for name in _VARIABLES]
-    try:
-        options = json.dumps([section, given, environment])
-    except TypeError:  # a value that TOML cannot represent; the settings name it
-        return Settings.within(dict(section), _place(), **given)
-    return _resolve_again(options)
-
-
-@functools.lru_cache(maxsize=256)
-def _resolve_again(options: str) -> Settings:
-    section, given, _ = json.loads(options)
-    return Settings.within(section, _place(), **given)
+    """Return the effective options."""
+    return Settings.within(_own(section), _place(), **_own(given))
 
 
 def _place() -> OptionSource:
