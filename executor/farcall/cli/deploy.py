@@ -154,9 +154,6 @@ async def _quota(access: Aws, service: str, code: str) -> float | None:
     return float(reply["Quota"]["Value"])
 
 
-_MOST_TAGS = 50
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Planned changes.
@@ -451,8 +448,4 @@ def _tags(given: tuple[str, ...]) -> dict[str, str]:
         except ValueError as error:
             raise click.BadParameter(f"{text!r}: {error}", param_hint="--tags") from None
         found[key] = value
-    if len(found) > _MOST_TAGS:
-        raise click.BadParameter(
-            f"{len(found)} tags exceed the limit of {_MOST_TAGS}", param_hint="--tags"
-        )
     return found

@@ -317,13 +317,9 @@ async def _destination(settings: Settings, repository: str) -> _Destination:
 
 async def _create(settings: Settings, repository: str) -> None:
     async with stacks.opened(settings) as access:
-        try:
-            await call_aws(
-                access, "ecr", "create_repository", policy=POLICY, repositoryName=repository
-            )
-        except ServiceError as error:  # another client may have just created it
-            if error.code != "RepositoryAlreadyExistsException":
-                raise
+        await call_aws(
+            access, "ecr", "create_repository", policy=POLICY, repositoryName=repository
+        )
 
 
 def _inspect(program: str, tag: str) -> dict[str, Any]:

@@ -194,35 +194,31 @@ class Stack:
             "Tags": [{"Key": k, "Value": v} for k, v in tags.items()],
             "Capabilities": ["CAPABILITY_IAM"],
         }
-        while True:
-            found = await self.settled()
-            if found is not None and found.is_dead:
-                self._report(f"{self.name} is {found.status}: deleting it and creating it again")
-                await self.delete()
-                continue
-            if found is not None and found.status == _STUCK:
-                raise FarcallError(
-                    f"stack {self.name} is {_STUCK}: {found.reason or 'no reason is given'}; "
-                    "fix the cause, then run `aws cloudformation continue-update-rollback "
-                    f"--stack-name {self.name}`, or delete the stack with `farcall destroy`"
-                )
-            operation = "update_stack" if found else "create_stack"
-            since = await self._newest(found)
-            token = f"farcall-{secrets.token_hex(8)}"
-            try:
-                reply = await self._call(operation, ClientRequestToken=token, **request)
-            except ServiceError as error:
-                if found is not None and "No updates are to be performed" in str(error):
-                    return found, False
-                if not _is_overtaken(error):
-                    raise
-                await asyncio.sleep(_FIRST_POLL_S)
-                continue
-            done, events = await self._follow(reply["StackId"], since)
-            if done is not None and done.is_well:
-                return done, True
-            what = "updated" if found else "created"
-            raise FarcallError(f"stack {self.name} was not {what}: {_messages_of(done, events)}")
+        found = await self.settled()
+        if found is not None and found.is_dead:
+            self._report(f"{self.name} is {found.status}: deleting it and creating it again")
+            await self.delete()
+            found = None
+        if found is not None and found.status == _STUCK:
+            raise FarcallError(
+                f"stack {self.name} is {_STUCK}: {found.reason or 'no reason is given'}; fix the "
+                "cause, then run `aws cloudformation continue-update-rollback --stack-name "
+                f"{self.name}`, or delete the stack with `farcall destroy`"
+            )
+        operation = "update_stack" if found else "create_stack"
+        since = await self._newest(found)
+        token = f"farcall-{secrets.token_hex(8)}"
+        try:
+            reply = await self._call(operation, ClientRequestToken=token, **request)
+        except ServiceError as error:
+            if found is not None and "No updates are to be performed" in str(error):
+                return found, False
+            raise
+        done, events = await self._follow(reply["StackId"], since)
+        if done is not None and done.is_well:
+            return done, True
+        what = "updated" if found else "created"
+        raise FarcallError(f"stack {self.name} was not {what}: {_messages_of(done, events)}")
 
     async def settled(self) -> State | None:
         """Return the stack when no operation is in progress; None if there is none."""
@@ -337,15 +333,6 @@ def _messages_of(found: State | None, events: Sequence[Event]) -> str:
     if "not authorized" in text or "AccessDenied" in text:
         text += f"; {POLICY}"
     return text
-
-
-def _is_overtaken(error: ServiceError) -> bool:
-    """Return whether another operation was started in the meantime."""
-    text = str(error)
-    return error.code.startswith("AlreadyExists") or (
-        error.code == "ValidationError"
-        and (_UNDER_WAY in text or _ABSENT.search(text) is not None)
-    )
 
 
 def _pairs(found: Iterable[Mapping[str, str]], key: str, value: str) -> dict[str, str]:
