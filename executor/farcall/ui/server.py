@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -100,13 +99,8 @@ def _listener(options: Options) -> socket.socket:
     try:
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
-        place = f"{options.host}:{options.port}"
-        if error.errno == errno.EADDRINUSE:
-            raise FarcallError(
-                f"cannot serve the web UI at {place}: the port is in use. Choose another port "
-                "with --port, or let --port 0 pick a free one."
-            ) from error
         raise FarcallError(
-            f"cannot serve the web UI at {place}: {error.strerror or error}. Choose another "
-            "address with --host and --port."
+            f"cannot serve the web UI at {options.host}:{options.port}: "
+            f"{error.strerror or error}. Choose another address with --host and --port, or let "
+            "--port 0 pick a free port."
         ) from error

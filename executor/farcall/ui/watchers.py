@@ -30,9 +30,6 @@ _log = logging.getLogger("farcall")
 ACTIVE_S = 2.0
 QUIET_S = 10.0
 TROUBLE_S = 5.0
-_LIVELY_S = 30.0
-"""Time in seconds after a change in which another change is expected."""
-
 _REFUSED_FOR_S = 10.0
 
 K = TypeVar("K")
@@ -162,7 +159,6 @@ class Watcher(abc.ABC, Generic[K]):
         self._running: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._changed_at = 0.0
         self._polled_at = 0.0
 
     @contextlib.contextmanager
@@ -213,7 +209,6 @@ class Watcher(abc.ABC, Generic[K]):
         """Notify listeners of changes."""
         keys = list(keys)
         if keys:
-            self._changed_at = clock.now()
             self.on_change(keys)
         for feed in self._feeds:
             feed.note(keys)
@@ -241,8 +236,7 @@ class Watcher(abc.ABC, Generic[K]):
             await self._poll_once()
             self._polled_at = clock.now()
             self.notify([])  # notifies of the new state only
-            lively = self.is_active() or clock.now() < self._changed_at + _LIVELY_S
-            pause_s = TROUBLE_S if self.error else ACTIVE_S if lively else QUIET_S
+            pause_s = TROUBLE_S if self.error else ACTIVE_S if self.is_active() else QUIET_S
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(pause_s, self._hurried.wait())
 
