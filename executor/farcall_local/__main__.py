@@ -44,11 +44,15 @@ def main(
     _allow_files()
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_input, daemon=True).start()
-    if docker:
-        _check_engine()
+    options: dict[str, Any] = {}
     try:
+        if docker:
+            from farcall_local.runners.docker import DockerRunner, check_engine
+
+            asyncio.run(check_engine())
+            options["runner"] = DockerRunner
         listener = names.listen(host, port)
-    except names.NoPortError as error:
+    except names.CannotStartError as error:
         _report({"error": str(error)})
         raise SystemExit(1) from None
     key = AccessKey.new()
@@ -67,11 +71,7 @@ def main(
     # first request waits in the open port.
     from farcall_local.services.server import LocalServer
 
-    options: dict[str, Any] = {"key": key, "extension": added, "kubernetes": endpoint}
-    if docker:
-        from farcall_local.runners.docker import DockerRunner
-
-        options["runner"] = DockerRunner
+    options |= {"key": key, "extension": added, "kubernetes": endpoint}
     # The threads of moto keep the interpreter busy; Batch's loop should not wait 5 ms for it.
     sys.setswitchinterval(0.001)
     with LocalServer(cpus=cpus, listener=listener, **options):
@@ -92,17 +92,6 @@ def _allow_files() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _check_engine() -> None:
-    """Exit with an error message if containers cannot be run."""
-    from farcall_local.runners.docker import NoEngineError, check_engine
-
-    try:
-        asyncio.run(check_engine())
-    except NoEngineError as error:
-        _report({"error": str(error)})
-        raise SystemExit(1) from None
 
 
 def _report(document: dict[str, str]) -> None:

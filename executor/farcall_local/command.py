@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from farcall_local.launch import LocalAWS, own_environment, start
+from farcall_local.launch import own_environment, start
 
 # --- Temporary handlers of termination signals --------------------------------------------------
 
@@ -58,34 +57,13 @@ def run_command(argv: Sequence[str], **options: Any) -> int:
         try:
             process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
-            sys.stderr.write(f"farcall local: {_unrunnable(argv, error)}\n")
+            sys.stderr.write(f"farcall local: cannot run {argv[0]!r}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         with _forwarding(process):
-            code = _wait(process, aws)
+            code = process.wait()
+        if not aws.running:
+            sys.stderr.write("farcall local: the local AWS emulator exited before the command\n")
     return 128 - code if code < 0 else code
-
-
-def _unrunnable(argv: Sequence[str], error: OSError) -> str:
-    """Return the reason why a command cannot be run, with a suggestion."""
-    text = f"cannot run {argv[0]!r}: {error.strerror}"
-    if argv[0].endswith(".py") and Path(argv[0]).is_file():
-        return f"{text}. Run a script with Python: farcall local -- python {shlex.join(argv)}"
-    if isinstance(error, FileNotFoundError):
-        return f"{text}. Write a command after --, for example `python my_workflow.py`."
-    return text
-
-
-def _wait(process: subprocess.Popen[bytes], aws: LocalAWS) -> int:
-    """Wait for the command; report once if the emulator has stopped before it."""
-    is_reported = False
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(POLL_S)
-        if not is_reported and not aws.running:
-            is_reported = True
-            sys.stderr.write(
-                "farcall local: the local AWS emulator has exited, and its jobs with it\n"
-            )
 
 
 def serve(**options: Any) -> None:

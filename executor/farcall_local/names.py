@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import secrets
@@ -43,8 +42,8 @@ RESOURCES = {
 }
 
 
-class NoPortError(Exception):
-    """The server's port is not available; the message is for the user."""
+class CannotStartError(Exception):
+    """The emulator cannot start; the message is for the user."""
 
 
 def batch_arn(resource: str) -> str:
@@ -66,20 +65,14 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     """Open a port, 0 for a free one. Connections wait until they are accepted.
 
     Raises:
-        NoPortError: The port is not available.
+        CannotStartError: The port is not available.
     """
     try:
         return socket.create_server((host, port), backlog=1024)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise NoPortError(
-                f"port {port} on {host} is used by another program (run `lsof -i :{port}` or "
-                "`ss -ltnp` to find it); choose another port, or use `--port 0` to pick a "
-                "free one"
-            ) from error
         number = error.errno or 0  # negative if a name has no address
         reason = os.strerror(number) if number > 0 else error.strerror
-        raise NoPortError(
+        raise CannotStartError(
             f"cannot listen on {host}:{port}: {reason}; choose another port, or use `--port 0` "
             "to pick a free one, and use an address of this machine"
         ) from error

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
+from xml.sax.saxutils import escape
 
 from moto.backends import get_backend
 from moto.core.config import default_user_config
@@ -158,8 +159,22 @@ def _call(service: str, environ: dict[str, Any]) -> Call:
 
 
 def _refuse(service: str, error: RefusedError, start_response: StartResponse) -> list[bytes]:
+    if service == "ec2":
+        return _refuse_ec2(error, start_response)
     status, headers, body = error_responses.render(service, error)
     start_response(status, headers)
+    return [body]
+
+
+def _refuse_ec2(error: RefusedError, start_response: StartResponse) -> list[bytes]:
+    """Reject a request as EC2 does.
+
+    https://docs.aws.amazon.com/ec2/latest/devguide/errors-overview.html
+    """
+    text = escape(f"You are not authorized to perform this operation. {error}")
+    why = f"<Error><Code>UnauthorizedOperation</Code><Message>{text}</Message></Error>"
+    body = f"<Response><Errors>{why}</Errors></Response>".encode()
+    start_response("403 -", _xml_headers(body))
     return [body]
 
 

@@ -76,9 +76,7 @@ def test_port_in_use_is_explained(capfd):
     """The error of a server that cannot start names the reason and the remedy."""
     with start() as aws:
         port = int(aws.endpoint_url.rpartition(":")[2])
-        with pytest.raises(
-            RuntimeError, match=f"port {port} on 127.0.0.1 is used by another program.*--port 0"
-        ):
+        with pytest.raises(RuntimeError, match=f"cannot listen on 127.0.0.1:{port}: .*--port 0"):
             start(port=port)
     with pytest.raises(RuntimeError, match="cannot listen on 192.0.2.1:0: "):
         start(host="192.0.2.1")
@@ -163,7 +161,7 @@ def test_unknown_command_returns_127(capfd):
     assert "no-such-command-anywhere" in capfd.readouterr().err
 
 
-def test_emulator_exit_is_reported_once(monkeypatch, capfd):
+def test_emulator_exit_is_reported(monkeypatch, capfd):
     """The command continues to its own end."""
 
     def doomed(**options):
@@ -173,7 +171,7 @@ def test_emulator_exit_is_reported_once(monkeypatch, capfd):
 
     monkeypatch.setattr("farcall_local.command.start", doomed)
     assert run_command(["sh", "-c", "sleep 2; exit 7"]) == 7
-    assert capfd.readouterr().err.count("the local AWS emulator has exited") == 1
+    assert capfd.readouterr().err.count("the local AWS emulator exited") == 1
 
 
 def test_signal_reaches_command_once(spawn):

@@ -15,7 +15,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from farcall_local.services.signatures import AccessKey
@@ -25,23 +24,6 @@ PATH = "/v2/credentials/"
 
 #: Lifetime of keys from ECS in seconds.
 DEFAULT_LIFETIME_S = 6 * 3600.0
-
-
-@dataclass
-class _Grant:
-    """Permission of one attempt to request keys.
-
-    Attributes:
-        role_arn: ARN of the job role.
-        session: Session name, which identifies the attempt.
-        keys: Latest keys in the endpoint's format; None before the first request.
-        renewed_at: Time at which half of their lifetime is over.
-    """
-
-    role_arn: str
-    session: str
-    keys: dict[str, str] | None = None
-    renewed_at: float = 0.0
 
 
 class RoleCredentials:
@@ -68,7 +50,7 @@ class RoleCredentials:
         self.token = secrets.token_urlsafe()
         self.lifetime_s = DEFAULT_LIFETIME_S
         self._assume = assume
-        self._grants: dict[str, _Grant] = {}
+        self._grants: dict[str, tuple[str, str]] = {}
         self._expires: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -93,7 +75,7 @@ class RoleCredentials:
         """Permit an attempt to request keys of its role; return the endpoint's path."""
         path = f"{PATH}{secrets.token_urlsafe()}"
         with self._lock:
-            self._grants[path] = _Grant(role_arn, session)
+            self._grants[path] = role_arn, session
         return path
 
     def revoke(self, path: str) -> None:
@@ -111,24 +93,20 @@ class RoleCredentials:
             grant = self._grants.get(path)
             if grant is None:
                 return 400, {"code": "InvalidIdInRequest", "message": "No task has this ID."}
-            if grant.keys is None or time.monotonic() >= grant.renewed_at:
-                self._renew(grant)
-            assert grant.keys is not None  # noqa: S101 - says so to the type checker
-            return 200, grant.keys
+            return 200, self._new_keys(*grant)
 
     def expired(self, key_id: str) -> bool:
         """Return whether a key was issued here and has expired."""
         return time.time() >= self._expires.get(key_id, float("inf"))
 
-    def _renew(self, grant: _Grant) -> None:
+    def _new_keys(self, role_arn: str, session: str) -> dict[str, str]:
+        """Return new keys in the endpoint's format."""
         lifetime_s = self.lifetime_s
-        role = self._assume(grant.role_arn, grant.session, int(lifetime_s))
-        expires = time.time() + lifetime_s
-        self._expires[role.access_key_id] = expires
-        grant.renewed_at = time.monotonic() + lifetime_s / 2
+        role = self._assume(role_arn, session, int(lifetime_s))
+        expires = self._expires[role.access_key_id] = time.time() + lifetime_s
         moment = dt.datetime.fromtimestamp(expires, dt.timezone.utc)
-        grant.keys = {
-            "RoleArn": grant.role_arn,
+        return {
+            "RoleArn": role_arn,
             "AccessKeyId": role.access_key_id,
             "SecretAccessKey": role.secret_access_key,
             "Token": role.session_token,

@@ -42,25 +42,21 @@ _FOLDER = "farcall-docker-"
 _ERRORS = (aiodocker.DockerError, aiohttp.ClientError, OSError)
 
 
-class NoEngineError(Exception):
-    """No Docker engine responds."""
-
-
 async def check_engine() -> None:
     """Check that containers can be run.
 
     Raises:
-        NoEngineError: The engine does not respond; the message has the remedy.
+        CannotStartError: The engine does not respond; the message has the remedy.
     """
     try:
         # aiodocker raises an AssertionError if it finds no address.
         docker = aiodocker.Docker()
     except (AssertionError, ImportError, ValueError, aiodocker.DockerError) as error:
-        raise NoEngineError(_no_engine(str(error) or "it has no socket")) from error
+        raise names.CannotStartError(_no_engine(str(error) or "it has no socket")) from error
     try:
         await docker.version()
     except _ERRORS as error:
-        raise NoEngineError(_no_engine(_message(error))) from error
+        raise names.CannotStartError(_no_engine(_message(error))) from error
     finally:
         await docker.close()
 

@@ -4,7 +4,6 @@ Sources:
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     https://docs.aws.amazon.com/STS/latest/APIReference/CommonErrors.html
     https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
-    https://docs.aws.amazon.com/ec2/latest/devguide/errors-overview.html
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from xml.sax.saxutils import escape
 _XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _S3 = "s3"
 _QUERY = ("cloudformation", "iam", "sts")
-_EC2 = "ec2"
 
 
 class Reason(Enum):
@@ -52,12 +50,6 @@ class Reason(Enum):
     CUT_OFF = ("IncompleteBody", "IncompleteSignature", "IncompleteSignatureException")
     TOO_LARGE = ("EntityTooLarge", "RequestEntityTooLarge", "RequestEntityTooLargeException")
 
-
-#: EC2's error codes; all others are AuthFailure.
-_EC2_CODES = {
-    Reason.DENIED: "UnauthorizedOperation",
-    Reason.EXPIRED: "RequestExpired",
-}
 
 #: Reasons for which S3 returns 400 instead of 403.
 _MALFORMED = {
@@ -95,13 +87,6 @@ def render(service: str, error: RefusedError) -> tuple[str, list[tuple[str, str]
         body = f"{_XML}<Error>{why}</Error>"
         if error.reason in _MALFORMED:
             status = 400
-    elif service == _EC2:
-        code = _EC2_CODES.get(error.reason, "AuthFailure")
-        if error.reason is Reason.DENIED:
-            text = f"You are not authorized to perform this operation. {text}"
-        why = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
-        ending = f"<RequestID>{request_id}</RequestID>"
-        body = f"{_XML}<Response><Errors>{why}</Errors>{ending}</Response>"
     elif service in _QUERY:
         why = f"<Type>Sender</Type><Code>{query_code}</Code><Message>{text}</Message>"
         body = f"{_XML}<ErrorResponse><Error>{why}</Error></ErrorResponse>"
