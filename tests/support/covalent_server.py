@@ -226,7 +226,7 @@ class CovalentServer:
         tail = "\n".join(self.log.splitlines()[-_LOG_TAIL_LINES:])
         assert not self._has_ended(), f"the Covalent server ended while starting:\n{tail}"
         try:
-            Covalent(self.address).latest()
+            Covalent(self.address).running()
         except FarcallError:
             return False
         return True

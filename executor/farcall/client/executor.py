@@ -108,14 +108,9 @@ class BatchExecutor:
         return self._settings
 
     def __repr__(self) -> str:
-        given = sorted(self._settings.model_fields_set)
-        options = ", ".join(
-            f"{name}=..."  # may hold secrets
-            if name == "job_definition_extra"
-            else f"{name}={getattr(self.settings, name)!r}"
-            for name in given
-        )
-        return f"BatchExecutor({options})"
+        shown = self._settings.__repr_args__()  # without options that may hold secrets
+        given = (f"{k}={v!r}" for k, v in shown if k in self._settings.model_fields_set)
+        return f"BatchExecutor({', '.join(given)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TaskNotPicklableError(

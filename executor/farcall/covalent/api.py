@@ -91,14 +91,6 @@ class Covalent:
         port = os.environ.get("COVALENT_SVC_PORT", "48008")
         return cls(_url(host, int(port))) if host and port.isdigit() else None
 
-    def latest(self, most: int = 1) -> list[str]:
-        """Return the dispatches that began last, newest first.
-
-        Raises:
-            FarcallError: The server does not respond or rejects the request.
-        """
-        return list(self._list(count=most, latest="true"))
-
     def running(self) -> list[str]:
         """Return the dispatches whose status is running on the server.
 

@@ -96,6 +96,6 @@ def test_local_server_bypasses_the_proxy(answering, monkeypatch):
     page = {"dispatches": [{"dispatch_id": "d", "status": "FAILED"}]}
     address = answering(200, json.dumps(page).encode())
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert ["d"] == Covalent(address).latest()
+    assert ["d"] == Covalent(address).running()
     with pytest.raises(FarcallError, match="no Covalent server responds"):
-        Covalent(address.replace("127.0.0.1", "covalent.example")).latest()
+        Covalent(address.replace("127.0.0.1", "covalent.example")).running()
