@@ -78,7 +78,6 @@ def configure(path: Path | None, assignments: tuple[str, ...], *, is_printed: bo
 
 
 def _prompt(backend: BackendName) -> Iterator[tuple[str, Any]]:
-    """Prompt for the required options."""
     today = Settings(backend=backend)
     words = {description.name: description for description in describe()}
     for name in _PROMPTED[backend]:

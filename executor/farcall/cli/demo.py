@@ -264,7 +264,6 @@ async def run_workflows(aws: farcall_local.LocalAWS) -> None:
 
 
 async def _train_jobs(aws: farcall_local.LocalAWS) -> list[Job[Any]]:
-    """Submit the jobs of ``train-model``."""
     executor = BatchExecutor(workflow="train-model", vcpu=1, memory=2, retry_attempts=2)
 
     @executor.task(time_limit=2 * SECONDS)
@@ -321,7 +320,6 @@ async def _ocean() -> None:
 
 
 async def _running(job: Job[Any]) -> None:
-    """Wait until a job is running or has finished."""
     status = await job.status()
     while status is not JobStatus.RUNNING and not status.is_final:
         await asyncio.sleep(0.2)

@@ -360,7 +360,6 @@ async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> l
 
 
 def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> list[str]:
-    """Return the lines that describe a stack."""
     kinds = parameters.compute(after)
     prefix = after["KeyPrefix"]
     what = f"objects of {prefix}" if prefix else "objects"

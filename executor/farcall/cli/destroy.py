@@ -128,7 +128,6 @@ def _print_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
 
 
 def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
-    """Print the resources to delete."""
     echo(f"To delete in {found.region} of account {found.account}:")
     if found.state is not None:
         echo(f"  stack       {name}, {found.state.status}")
@@ -174,7 +173,6 @@ def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
 
 
 def _take_out(path: Path, names: Sequence[str]) -> None:
-    """Remove options that name deleted resources from a file."""
     before = options_file.text_of(path)
     options_file.write(path, before, options_file.without(before, names))
     echo(f"removed {', '.join(names)} from {path}")

@@ -305,7 +305,6 @@ _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 
 def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
-    """Yield a job's searchable texts."""
     yield from (entry.detail.job_id, entry.detail.name, entry.function, entry.workflow.name)
     yield from filter(None, (entry.why.call, entry.why.error, entry.detail.reason))
     yield from (group["text"] for group in entry.why.errors)

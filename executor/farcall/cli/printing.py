@@ -142,7 +142,6 @@ class Printer:
 
     @staticmethod
     def _kind(line: LogLine) -> tuple[str, bool]:
-        """Return a line's stream, and whether the line continues."""
         return line.stream, line.goes_on
 
 

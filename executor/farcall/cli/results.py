@@ -149,7 +149,6 @@ async def hand_over(
 
 
 async def _list_runs(*, as_json: bool) -> None:
-    """Print the runs that have objects in the bucket."""
     executor = _opened()
     runs = await executor.runs()
     if as_json:

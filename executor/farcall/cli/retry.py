@@ -84,7 +84,6 @@ def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
 async def _plans(
     reference: str, options: dict[str, Any], *, failed: bool, whole: bool
 ) -> list[Plan]:
-    """Plan the retries, and print the plans."""
     settings, session = await opened()
     if not whole:
         job_id = await references.job_id(settings, session, reference)

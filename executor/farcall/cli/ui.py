@@ -96,7 +96,6 @@ def serve_page(
 
 
 async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
-    """Serve the web UI until a termination signal."""
     loop = asyncio.get_running_loop()
     site = ui.Site(settings, options)
     about = await site.about()  # report invalid credentials at once
@@ -129,7 +128,6 @@ def _warn(host: str) -> None:
 
 
 def _print_link(served: ui.Served, about: dict[str, Any], account: str) -> None:
-    """Print the address and a summary of the shown jobs."""
     queues = about["queues"]
     rows = [
         ("jobs", f"of {about['user'] or 'all users'}, since {_short(about['since'])}"),
@@ -154,5 +152,4 @@ def _short(at: str) -> str:
 
 
 def _configured(settings: Settings) -> int:
-    """Return the port in the option ``ui_url``."""
     return urlsplit(settings.ui_url).port or _PORT

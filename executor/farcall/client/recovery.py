@@ -343,7 +343,6 @@ async def _named(session: Session, where: Location, queues: list[str]) -> list[s
 
 
 async def _succeeded(session: Session, submission: Submission, detail: JobDetail) -> set[int]:
-    """Return the tasks of a job that have succeeded so far."""
     if detail.status is JobStatus.SUCCEEDED:  # for an array, every task
         return set(range(submission.size))
     if submission.size == 1:

@@ -51,7 +51,6 @@ def _path(value: object) -> object:
 
 
 def _is_bare(text: str) -> bool:
-    """Return whether a text is a number without a unit."""
     try:
         float(text)
     except ValueError:
@@ -200,7 +199,6 @@ _NEVER = "never"
 
 
 def _is_name(value: Any) -> bool:
-    """Return whether a value is a valid name of an object."""
     is_short = isinstance(value, str) and len(value) <= LONGEST_NAME
     return is_short and _SUBDOMAIN.match(value) is not None
 

@@ -157,7 +157,6 @@ async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, li
 
 
 async def _facts(session: Session, submission: Submission) -> dict[str, Any] | str:
-    """Return a bundle's record of its tasks, or why it is unknown."""
     where = submission.where
     try:
         found = await bundles.facts_of(session.stores.of(where.bucket), submission)

@@ -321,7 +321,6 @@ def planned_handle(where: Location, index: int) -> str:
 
 
 async def _find(settings: Settings, url: str) -> Submission | None:
-    """Find the job of a bundle."""
     return await recovery.find(await session_for(settings), settings, Location.parse(url))
 
 

@@ -134,7 +134,6 @@ async def _count(access: Aws, bucket: str) -> int:
 
 
 async def _objects(access: Aws, bucket: str) -> AsyncIterator[list[dict[str, str]]]:
-    """Yield pages of a bucket's objects with their versions."""
     async for page in pages(access, "s3", "list_object_versions", Bucket=bucket):
         found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
         if found:

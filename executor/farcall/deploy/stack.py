@@ -263,7 +263,6 @@ class Stack:
         return ""
 
     async def _events(self, stack_id: str) -> AsyncIterator[Event]:
-        """Yield the events of the stack, the newest first."""
         found = pages(self._access, _SERVICE, "describe_stack_events", StackName=stack_id)
         async for page in found:
             for each in page["StackEvents"]:

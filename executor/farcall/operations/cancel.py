@@ -192,7 +192,6 @@ _FOREIGN = {"Batch": "aws batch terminate-job", "Kubernetes": "kubectl delete jo
 
 
 def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
-    """Return why a job is not cancelled."""
     if job_id not in found:
         return Cancelled(job_id, "unknown", session.backend.unknown(job_id))
     entry = found[job_id]

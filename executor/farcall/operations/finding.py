@@ -188,7 +188,6 @@ def _own(job_id: str) -> str:
 
 
 def _several(word: str, entries: Collection[Entry]) -> str:
-    """List the jobs that match a reference."""
     shown = [f"  {_line(entry)}" for entry in list(entries)[:_MOST_SHOWN]]
     if len(entries) > _MOST_SHOWN:
         shown.append("  ...")

@@ -237,7 +237,6 @@ def _was_ended(detail: JobDetail) -> bool:
 
 
 def _of_batch(detail: JobDetail) -> Reason:
-    """Return Batch's reason for a failed job."""
     return Reason.of_failure_reason(detail.failure_reason())
 
 

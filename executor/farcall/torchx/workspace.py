@@ -124,7 +124,6 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             self._build_archive(role, workspace, options, settings, build_cache)
 
     def _options(self, cfg: Mapping[str, CfgVal]) -> Any:
-        """Convert run options to the scheduler's type."""
         return cfg if isinstance(cfg, self.OPTIONS) else self.OPTIONS.from_cfg(cfg)
 
     def _build_image(

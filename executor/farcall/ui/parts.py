@@ -116,7 +116,6 @@ class Nodes(Parts):
         return part.status.is_final and self._whole.status.is_final
 
     def _left(self) -> list[int]:
-        """Return the nodes to describe."""
         return [
             number
             for number in range(self._whole.nodes)

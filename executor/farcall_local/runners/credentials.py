@@ -100,7 +100,6 @@ class RoleCredentials:
         return time.time() >= self._expires.get(key_id, float("inf"))
 
     def _new_keys(self, role_arn: str, session: str) -> dict[str, str]:
-        """Return new keys in the endpoint's format."""
         lifetime_s = self.lifetime_s
         role = self._assume(role_arn, session, int(lifetime_s))
         expires = self._expires[role.access_key_id] = time.time() + lifetime_s

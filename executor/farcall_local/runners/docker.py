@@ -145,7 +145,6 @@ class DockerRunner:
         return self._docker, self._streams
 
     def _document(self, spec: AttemptSpec, credentials_path: str | None) -> dict[str, Any]:
-        """Build the request that creates the container."""
         environment = {}
         if spec.in_aws:
             environment = {

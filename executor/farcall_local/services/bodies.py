@@ -157,7 +157,6 @@ def _digested(pieces: Iterable[bytes], digest: Any) -> Iterator[bytes]:
 
 
 def _joined(pieces: Iterable[bytes]) -> bytes:
-    """Join the pieces of a short body."""
     body = bytearray()
     for piece in pieces:
         body += piece

@@ -198,7 +198,6 @@ class LocalServer:
         asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
 
     def _s3_secret(self, key: AccessKey) -> dict[str, str]:
-        """Return the variables that a container needs for S3."""
         region = {"AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
         return {**key.environment, **region, "AWS_ENDPOINT_URL": self.endpoint_url}
 

@@ -244,7 +244,6 @@ def _local_executor() -> Any:
 
 
 async def _update_of(key: Key, end: NodeEnd) -> TaskUpdate:
-    """Report a node's result to Covalent."""
     # Covalent's client cannot read a result if one of these is not valid UTF-8.
     found: dict[str, Buffer] = {
         "stdout": end.stdout.decode(errors="replace").encode(),

@@ -184,7 +184,6 @@ def _own(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolve(section: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return the effective options."""
     return Settings.within(_own(section), _place(), **_own(given))
 
 

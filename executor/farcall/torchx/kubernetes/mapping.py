@@ -153,7 +153,6 @@ def _warn(of: Sequence[Role], settings: Settings, warnings: Warnings) -> None:
 
 
 def _resolved(role: Role, name: str) -> Role:
-    """Return a role with its macros replaced."""
     values = macros.Values(
         img_root="",
         app_id=name,
@@ -164,7 +163,6 @@ def _resolved(role: Role, name: str) -> Role:
 
 
 def _group(role: Role, index: int, options: KubernetesOptions) -> Nodes:
-    """Build the node group of a role whose macros are replaced."""
     mounts, devices = roles.mounts(
         role, lambda each: ClaimMount(each.src, each.dst_path, each.read_only)
     )
@@ -172,7 +170,6 @@ def _group(role: Role, index: int, options: KubernetesOptions) -> Nodes:
 
 
 def _pods(role: Role, first: int, labels: Mapping[str, str], options: KubernetesOptions) -> Pods:
-    """Return the additional fields of a role's pods."""
     least = role.num_replicas if role.min_replicas is None else role.min_replicas
     return Pods(
         first=first,
@@ -227,7 +224,6 @@ def _node_selector(role: Role) -> dict[str, str]:
 
 
 def _label(text: str) -> str:
-    """Convert a text into a valid label value."""
     return _NO_LABEL.sub(".", text)[:63].strip("-_.")
 
 
