@@ -10,7 +10,6 @@ import importlib.util
 import logging
 import os
 import shlex
-import signal
 import statistics
 import time
 from collections.abc import Iterable
@@ -223,6 +222,7 @@ async def serve_page(port: int) -> None:
         FarcallError: The port is in use.
     """
     from farcall import ui
+    from farcall.cli.ui import serve_until_signal
 
     console = Console(markup=True, highlight=True)
     # The web UI shows the failed attempts.
@@ -233,17 +233,11 @@ async def serve_page(port: int) -> None:
     with aws:
         site = ui.Site(Settings(), ui.Options(port=port))
         work = asyncio.create_task(run_workflows(aws))
-        serving = asyncio.ensure_future(
-            ui.serve(site, lambda served: _print_link(console, served.link, aws))
-        )
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, serving.cancel)
-        await asyncio.wait([serving])
-        work.cancel()
-        await asyncio.wait([work])
-        if not serving.cancelled():
-            serving.result()
+        try:
+            await serve_until_signal(site, lambda served: _print_link(console, served.link, aws))
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
 
 
 def _print_link(console: Console, link: str, aws: farcall_local.LocalAWS) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -15,14 +15,12 @@ from farcall.cli import exit_codes, plan
 from farcall.cli.options import given, job_options
 from farcall.cli.printing import Printer, echo, give_up_stdout
 from farcall.cli.run import telling_states
-from farcall.client.command_job import CommandJob, group_nodes, name_of
+from farcall.client.command_job import group_nodes, name_of
 from farcall.client.executor import BatchExecutor
 from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
-from farcall.engine.tracked_job import is_unseen
 from farcall.engine.workspaces import with_planned_workspace
 from farcall.model.errors import JobError, ServiceError
-from farcall.model.interrupts import left_by
 from farcall.model.start_script import HERE
 from farcall_runtime.contract import STDOUT
 
@@ -195,18 +193,19 @@ async def _leave(submitted: Any) -> None:
 
 async def _run(executor: BatchExecutor, image: str, call: dict[str, Any]) -> int:
     """Submit a job, print its output, and return the exit code."""
-    session = await session_for(executor.settings)
-    async with _in_block(session):
+    if not call["workspace"]:
+        executor = executor.with_options(s3_bucket_name="")  # so that the bucket is not checked
+    async with executor:
         job = await executor.command(image, **call)
-        async with _ended_when_left(session, job):
-            async with telling_states(job):
-                await _print_output(session, job.id, count=executor.settings.nodes)
-            try:
-                await job.wait()
-            except JobError as error:
-                echo(f"farcall: {error}", fg="red", err=True)
-                return error.exit_code or exit_codes.code_of(error)
-            return 0
+        session = await session_for(executor.settings)
+        async with telling_states(job):
+            await _print_output(session, job.id, count=executor.settings.nodes)
+        try:
+            await job.wait()
+        except JobError as error:
+            echo(f"farcall: {error}", fg="red", err=True)
+            return error.exit_code or exit_codes.code_of(error)
+        return 0
 
 
 async def _print_output(session: Session, job_id: str, *, count: int) -> None:
@@ -218,25 +217,3 @@ async def _print_output(session: Session, job_id: str, *, count: int) -> None:
                 printer.print(batch)
     except ServiceError as error:  # the job's exit code is still needed
         echo(f"farcall: cannot read the output: {error}", fg="red", err=True)
-
-
-@contextlib.asynccontextmanager
-async def _in_block(session: Session) -> AsyncIterator[None]:
-    """Keep a session open until the work in the block has finished."""
-    session.enter_block()
-    try:
-        yield
-    finally:
-        await session.leave_block()
-
-
-@contextlib.asynccontextmanager
-async def _ended_when_left(session: Session, job: CommandJob) -> AsyncIterator[None]:
-    """Cancel a job if the block is left while the job runs, as with Ctrl-C."""
-    try:
-        yield
-    except BaseException as error:
-        if not job.done() and not is_unseen(error):
-            reason = left_by(error)
-            await session.terminations.leave([job.id], 1, reason)
-        raise

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import webbrowser
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,7 +97,6 @@ def serve_page(
 
 
 async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> None:
-    loop = asyncio.get_running_loop()
     site = ui.Site(settings, options)
     about = await site.about()  # report invalid credentials at once
     account = await (await site.account.session()).aws.account()
@@ -107,12 +107,16 @@ async def _serve(settings: Settings, options: ui.Options, *, opens: bool) -> Non
         if opens:
             webbrowser.open(served.link)
 
+    await serve_until_signal(site, started)
+
+
+async def serve_until_signal(site: ui.Site, started: Callable[[ui.Served], object]) -> None:
+    """Serve a web UI until a termination signal; see `farcall.ui.serve`."""
     serving = asyncio.ensure_future(ui.serve(site, started))
     for number in _ENDS:
-        loop.add_signal_handler(number, serving.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
-    await site.close()
 
 
 def _warn(host: str) -> None:
