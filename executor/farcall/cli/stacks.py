@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from farcall.cli import options_file
 from farcall.cli.printing import echo
 from farcall.config.help import DEFAULTS, origin
 from farcall.config.settings import Settings
+from farcall.covalent.api import configuration_file
 from farcall.deploy.stack import Event
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.names import BATCH
@@ -144,10 +144,6 @@ def covalent_file() -> Path | None:
 
     The file may be missing, because Covalent reads one that it finds later.
     """
-    folder = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
-    try:
-        path = Path(folder or "~/.config/covalent").expanduser() / "covalent.conf"
-    except RuntimeError:  # Path.home() found no home directory
-        return None
+    path = configuration_file()
     is_installed = importlib.util.find_spec("covalent") is not None
-    return path if is_installed or path.is_file() else None
+    return path if path is not None and (is_installed or path.is_file()) else None

@@ -69,27 +69,17 @@ class Covalent:
         """
         if address:
             return cls(address)
-        file = _configuration()
-        if file is None:
-            return cls._of_environment()
-        section: dict[str, Any]
+        file = configuration_file()
+        if file is None or not file.exists():
+            return None
         try:
             section = dispatcher_section(file)
             return cls(_url(section["address"], int(section["port"])))
-        except FileNotFoundError:
-            return cls._of_environment()
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise FarcallError(
                 f"{file} does not contain the address of Covalent's server ({error!r}). Set "
                 "address and port in its section [dispatcher], or specify the server's URL."
             ) from error
-
-    @classmethod
-    def _of_environment(cls) -> Covalent | None:
-        """Return the server that Covalent would write to a new configuration file."""
-        host = os.environ.get("COVALENT_DISPATCHER_ADDR")
-        port = os.environ.get("COVALENT_SVC_PORT", "48008")
-        return cls(_url(host, int(port))) if host and port.isdigit() else None
 
     def running(self) -> list[str]:
         """Return the dispatches whose status is running on the server.
@@ -212,8 +202,8 @@ def dispatcher_section(file: Path) -> dict[str, Any]:
     return section
 
 
-def _configuration() -> Path | None:
-    """Return Covalent's file, if it exists (covalent/_shared_files/defaults.py)."""
+def configuration_file() -> Path | None:
+    """Return Covalent's file, which may be missing (covalent/_shared_files/defaults.py)."""
     named = os.environ.get("COVALENT_CONFIG_DIR") or os.environ.get("XDG_CONFIG_DIR")
     try:
         folder = Path(named) if named else Path("~/.config/covalent").expanduser()

@@ -12,8 +12,7 @@ from farcall.model.errors import FarcallError
 @pytest.fixture(autouse=True)
 def configuration(tmp_path, monkeypatch):
     """Path of Covalent's configuration file, which does not exist yet."""
-    for name in ("DISPATCHER_ADDR", "SVC_PORT", "EXTRA_HEADERS"):
-        monkeypatch.delenv(f"COVALENT_{name}", raising=False)
+    monkeypatch.delenv("COVALENT_EXTRA_HEADERS", raising=False)
     monkeypatch.setenv("COVALENT_CONFIG_DIR", str(tmp_path))
     return tmp_path / "covalent.conf"
 
@@ -33,10 +32,8 @@ def test_configuration_sets_server_address(configuration, address, port, url):
     assert Covalent.configured("http://other:1/").address == "http://other:1"
 
 
-def test_without_configuration_there_is_no_server(monkeypatch):
+def test_without_configuration_there_is_no_server():
     assert Covalent.configured() is None
-    monkeypatch.setenv("COVALENT_DISPATCHER_ADDR", "far")
-    assert Covalent.configured().address == "http://far:48008"
 
 
 def test_without_home_there_is_no_server(monkeypatch):
