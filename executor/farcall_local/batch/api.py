@@ -84,7 +84,7 @@ def _page(
         if not test(pool[place]):
             continue
         if len(rows) == most:
-            return {"jobSummaryList": rows, "nextToken": paging.token(place)}
+            return {"jobSummaryList": rows, "nextToken": str(place)}
         rows.append(summary(pool[place]))
     return {"jobSummaryList": rows}
 

@@ -1,9 +1,7 @@
-"""Paging of lists, with an opaque token for the next page."""
+"""Paging of lists, with the next page's position as its token."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -25,17 +23,9 @@ def size(document: dict[str, Any], most: int) -> int:
 def position(document: dict[str, Any]) -> int | None:
     """Return the position in `nextToken`, or None for the first page."""
     token = document.get("nextToken")
-    if not token:
-        return None
-    try:
-        return int(base64.urlsafe_b64decode(token))
-    except (ValueError, binascii.Error):
-        raise ClientError("nextToken is not valid.") from None
-
-
-def token(place: int) -> str:
-    """Return the token for a position."""
-    return base64.urlsafe_b64encode(str(place).encode()).decode()
+    if token and not token.isdecimal():
+        raise ClientError("nextToken is not valid.")
+    return int(token) if token else None
 
 
 def page(
@@ -48,4 +38,4 @@ def page(
     """
     start = position(document) or 0
     end = start + size(document, most)
-    return list(items[start:end]), {"nextToken": token(end)} if end < len(items) else {}
+    return list(items[start:end]), {"nextToken": str(end)} if end < len(items) else {}

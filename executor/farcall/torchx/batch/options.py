@@ -179,10 +179,8 @@ def _document(given: str) -> object:
             raise _wrong_extra(given, allowed) from None
     try:
         return yaml.safe_load(text)  # YAML includes JSON
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", from line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise _wrong_extra(given, f"it is neither JSON nor YAML{where}") from None
+    except yaml.YAMLError:
+        raise _wrong_extra(given, "it is neither JSON nor YAML") from None
 
 
 def _limit(text: str) -> Ulimit:
