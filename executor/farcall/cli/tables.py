@@ -113,13 +113,6 @@ def _plain_row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def show_lines(entries: Sequence[Entry]) -> None:
-    """Print one line per job: its state, the time of the change, and the reason."""
-    out = Console()
-    for entry in entries:
-        out.print(line(entry, whole_id=not out.is_terminal), soft_wrap=True)
-
-
 def line(entry: Entry, *, whole_id: bool = True) -> Text:
     """Return a job's line, which changes whenever its state does."""
     detail = entry.detail

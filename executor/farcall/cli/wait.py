@@ -12,6 +12,7 @@ import click
 from farcall.cli import exit_codes, references, tables
 from farcall.cli.common import opened, seconds
 from farcall.cli.printing import echo
+from farcall.client.console import Console
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobStatus
@@ -92,7 +93,8 @@ async def _poll(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
             ends[job_id] = exit_codes.UNKNOWN
             continue
         if entry.detail.status.is_final:
-            tables.show_lines([entry])
+            out = Console()
+            out.print(tables.line(entry, whole_id=not out.is_terminal), soft_wrap=True)
             is_well = entry.detail.status is JobStatus.SUCCEEDED
             ends[job_id] = 0 if is_well else exit_codes.FAILED
     return ends

@@ -53,7 +53,6 @@ _DEFAULTS = {
 
 _TYPE = re.compile(r"[a-z0-9_-]+(\.[a-z0-9-]+)?")
 _BOUNDARY = re.compile(r"arn:[a-z-]+:iam::(\d{12}|aws):policy/.+")
-_PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]*")
 
 
 def requested(
@@ -121,8 +120,6 @@ def merged(wanted: Mapping[str, str], before: Mapping[str, str], prefix: str) ->
     Raises:
         FarcallError: The combination of parameters is not supported.
     """
-    if not _PREFIX.fullmatch(prefix):
-        raise FarcallError(f"prefix is {prefix!r}: use letters, digits and ! _ . * ' ( ) / -")
     before = {name: value for name, value in before.items() if name in _DEFAULTS}
     found = {**_DEFAULTS, **before, **wanted}
     changed = any(found[name] != before.get(name, found[name]) for name in ("Architecture", "Gpu"))
