@@ -57,7 +57,9 @@ def run_command(argv: Sequence[str], **options: Any) -> int:
         try:
             process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
         except OSError as error:
-            sys.stderr.write(f"farcall local: cannot run {argv[0]!r}: {error.strerror}\n")
+            example = "farcall local -- python my_script.py"
+            text = f"cannot run {argv[0]!r}: {error.strerror}. To run a script, write `{example}`"
+            sys.stderr.write(f"farcall local: {text}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         with _forwarding(process):
             code = process.wait()

@@ -97,8 +97,15 @@ async def delete(access: Aws, bucket: str, report: Callable[[str], object]) -> N
         FarcallError: S3 cannot delete some objects, such as those under Object Lock.
         ServiceError: S3 rejected a request.
     """
-    await _empty(access, bucket, report)
-    await call_aws(access, "s3", "delete_bucket", Bucket=bucket)
+    while True:
+        await _empty(access, bucket, report)
+        try:
+            await call_aws(access, "s3", "delete_bucket", Bucket=bucket)
+        except ServiceError as error:
+            if error.code != "BucketNotEmpty":  # a job stored objects before its termination
+                raise
+        else:
+            return
 
 
 async def _empty(access: Aws, bucket: str, report: Callable[[str], object]) -> None:
