@@ -213,10 +213,6 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
     reply = await clients.call(client, "get_bucket_versioning", Bucket=settings.s3_bucket_name)
     if reply.get("Status") != "Enabled":
         return [Finding("versions", OK, "not kept: deletions are final")]
-    if retention := await _retention(client, settings.s3_bucket_name):
-        found = f"kept by Object Lock for {retention}, even after deletion"
-        remedy = "use a bucket without a default retention, or accept the storage costs"
-        return [Finding("versions", WARNING, found, remedy)]
     try:
         rules = await _rules(client, settings)
     except ServiceError as error:
@@ -233,24 +229,6 @@ async def _versions(client: Any, settings: Settings) -> list[Finding]:
             "add NoncurrentVersionExpiration to the bucket's lifecycle rule",
         )
     ]
-
-
-async def _retention(client: Any, name: str) -> str:
-    """Return for how long Object Lock keeps each version; empty if it does not."""
-    try:
-        reply = await _configured(
-            client,
-            "get_object_lock_configuration",
-            name,
-            "ObjectLockConfigurationNotFoundError",
-        )
-    except ServiceError as error:
-        if not error_translation.is_denied(error):
-            raise
-        return ""
-    rule = reply.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
-    unit = next((each for each in ("Days", "Years") if each in rule), "")
-    return f"{rule[unit]} {unit.lower()}" if unit else ""
 
 
 async def _rules(client: Any, settings: Settings) -> list[dict[str, Any]]:
