@@ -31,7 +31,6 @@ import botocore.loaders
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
-from botocore.configloader import raw_config_parse
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
@@ -593,13 +592,8 @@ def _unusable(error: Exception) -> ServiceError:
     text = f"the AWS configuration cannot be used: {error}"
     url = str(error).removeprefix("Invalid endpoint: ")
     if url != str(error):
-        named = (name for name, value in os.environ.items() if value == url)
-        source = next(
-            (name for name in named if name.startswith("AWS_")), "endpoint_url of a profile"
-        )
         shown = re.sub(r"[^/@]+@", "", url)  # a password
-        remedy = "correct it" if "://" in url else f"write http://{shown} or https://{shown}"
-        text = f"{source} is {shown!r}, which is not a URL: {remedy}"
+        text = f"the endpoint URL {shown!r} is not a URL: correct endpoint_url or AWS_ENDPOINT_URL"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
         text += f"; {error_translation.NO_CREDENTIALS}"
     return ServiceError(text)
@@ -681,20 +675,10 @@ def _region(core: Any, settings: Settings) -> tuple[str, str]:
         if os.environ.get(name):
             return settings.region, name
     found = core.get_config_variable("region")
-    return (found, _region_place(core)) if found else (settings.region, DEFAULTS)
-
-
-def _region_place(core: Any) -> str:
-    """Return the profile and the file of the AWS configuration that set the region."""
+    if not found:
+        return settings.region, DEFAULTS
     profile = core.get_config_variable("profile") or "default"
-    for variable in ("credentials_file", "config_file"):  # botocore's order
-        path = core.get_config_variable(variable)
-        with contextlib.suppress(botocore.exceptions.BotoCoreError):
-            sections = raw_config_parse(path)
-            names = (profile, f"profile {profile}")
-            if any("region" in sections.get(name, {}) for name in names):
-                return f"profile {profile!r} in {path}"
-    return f"profile {profile!r} in the AWS configuration"  # with another spelling
+    return found, f"profile {profile!r} in the AWS configuration"
 
 
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
