@@ -59,11 +59,9 @@ _SHOWN_CHARACTERS = 300
 _UNAUTHORIZED = 401
 
 LAPSE_S = 60.0
-_OPENING_S = 3.0
-"""Time in seconds for which a refusal (401, 403) is retried.
+"""Time in seconds for which a refusal (401, 403) of a formerly allowed request is retried.
 
-`LAPSE_S` applies to a formerly allowed request, `_OPENING_S` to the first requests: a starting API
-server refuses until it has read the roles.
+A starting API server refuses until it has read the roles.
 """
 
 _AGENT = "farcall"
@@ -150,8 +148,7 @@ class Kube:
         """Make a request, with retries if the server fails temporarily.
 
         Every request may be repeated: a repeated create is refused because its name exists. A
-        denial is retried, too: for a minute if the same request was allowed before, and for three
-        seconds if none has been allowed yet.
+        denial is retried, too, for a minute, if the same request was allowed before.
 
         Args:
             method: HTTP method.
@@ -218,11 +215,8 @@ class Kube:
 
     def _lapse_s(self, call: Call, error: KubeError) -> float:
         """Return for how many seconds a starting server may cause a refusal."""
-        if not error.is_denial:
-            return 0
-        if (call.verb, call.resource) in self._allowed:
-            return LAPSE_S
-        return 0 if self._allowed else _OPENING_S
+        was_allowed = (call.verb, call.resource) in self._allowed
+        return LAPSE_S if error.is_denial and was_allowed else 0
 
     async def _turn(self) -> None:
         while (wait_s := self._paused_until - clock.now()) > 0:  # noqa: ASYNC110  # may grow
