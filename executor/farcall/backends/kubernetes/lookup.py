@@ -616,11 +616,7 @@ def wanted_name(job: Mapping[str, Any]) -> str:
 def submitted_at(job: Mapping[str, Any]) -> tuple[datetime, str]:
     """Return the submission time: the server's, in seconds, then the client's."""
     metadata = job["metadata"]
-    text = str(metadata.get("creationTimestamp") or "")
-    try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        at = _LONG_AGO
+    at = describe.moment(metadata.get("creationTimestamp")) or _LONG_AGO
     return at, str((metadata.get("annotations") or {}).get(SUBMITTED_ANNOTATION) or "")
 
 

@@ -57,13 +57,11 @@ class Seen:
         objects: Its documents, by name; for a deleted one its last state.
         is_deleted: Whether the job was deleted.
         failed: Its failed pods by UID, including deleted ones.
-        versions: Number of received changes.
     """
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     is_deleted: bool = False
     failed: dict[str, Pod] = field(default_factory=dict)
-    versions: int = 0
 
 
 class ClusterWatch:
@@ -143,12 +141,10 @@ class _Run:
         seen = self.of(name)
         seen.objects[own_name] = job
         seen.is_deleted = False
-        seen.versions += 1
 
     def _drop_job(self, uid: str) -> None:
         name, own_name = self._jobs_by_uid.pop(uid)
         seen = self.of(name)
-        seen.versions += 1
         if own_name == name:  # other objects belong to it, and are deleted with it
             seen.is_deleted = True
             self._on_deleted(name)
@@ -158,12 +154,10 @@ class _Run:
         self._job_of[found.uid] = found.job
         seen = self.of(found.job)
         seen.failed[found.uid] = found
-        seen.versions += 1
 
     def _drop_pod(self, uid: str) -> None:
         seen = self.of(self._job_of.pop(uid))
         seen.failed[uid] = seen.failed[uid].deleted()
-        seen.versions += 1
 
 
 class _Feed:
