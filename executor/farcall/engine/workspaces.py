@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from farcall.aws import buckets
@@ -18,6 +17,7 @@ from farcall.model.errors import SettingsError
 from farcall.model.names import KUBERNETES
 from farcall.model.start_script import HERE, Fetched, wrap
 from farcall.payload.archive import Archive, Source, pack
+from farcall.storage.packages import is_kept
 from farcall.storage.store import Store
 from farcall_runtime.contract import run_root
 
@@ -28,9 +28,6 @@ from farcall_runtime.contract import run_root
 
 
 _log = logging.getLogger("farcall")
-
-FRESH = timedelta(days=7)
-"""Age at which an archive is uploaded again, so that lifecycle rules keep it."""
 
 
 def key_of(prefix: str, sha256: str) -> str:
@@ -50,9 +47,7 @@ async def put_once(store: Store, key: str, archive: Archive) -> bool:
         SettingsError: The bucket does not exist.
         ServiceError: S3 refused a request or could not be reached.
     """
-    found = await store.head(key)
-    is_whole = found is not None and found.size == archive.size
-    if is_whole and found is not None and datetime.now(timezone.utc) - found.at < FRESH:
+    if is_kept(await store.head(key), archive.size):
         return False
     _log.info(
         "storing the workspace, %.1f MB of %d files, as s3://%s/%s",

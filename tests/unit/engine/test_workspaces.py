@@ -11,6 +11,7 @@ from farcall.engine.session import Session
 from farcall.engine.workspaces import key_of, put_once
 from farcall.model.errors import SettingsError
 from farcall.payload.archive import Archive
+from farcall.storage import packages
 from tests.unit.fakes import ScriptedBatch, access_in_memory
 
 HASH = "5" * 64
@@ -111,5 +112,5 @@ async def test_archive_of_other_size_is_replaced(store, archive):
 async def test_old_archive_is_stored_again(store, archive, monkeypatch):
     """A lifecycle rule would delete it soon."""
     await put_once(store, KEY, archive)
-    monkeypatch.setattr(workspaces, "FRESH", timedelta(0))
+    monkeypatch.setattr(packages, "FRESH", timedelta(0))
     assert await put_once(store, KEY, archive)
