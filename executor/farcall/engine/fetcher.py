@@ -316,25 +316,18 @@ class Fetcher:
         store = self._stores.of(submission.where.bucket)
         task = _Task(store, submission, index, calls, room, output, platform_of(self._backend))
         with self._threads.held():  # a session that is closed does not wait for this
-            return await self._deliver(task, arrival, read, folder_for)
+            return await _failing(task, self._deliver(task, arrival, read, folder_for))
 
     async def _deliver(
         self, task: _Task, arrival: Completion, read: Reader, folder_for: FolderFor
     ) -> Delivered:
-        try:
-            if isinstance(arrival, Ended):
-                return await self._explain(task, arrival, read, folder_for)
-            outcome = await self._open(task, arrival)
-            extra_bytes = _bytes_outside(outcome, task.output)
-            if extra_bytes:
-                await task.room(extra_bytes)
-            return await self._unpack(task, outcome, read, folder_for)
-        except _TakenError:
-            return task.fail(failure_reasons.taken(task.about))
-        except envelope.EnvelopeError as error:
-            return task.fail(failure_reasons.unusable(error).error(task.about))
-        except IntegrityError as error:  # a chunk of its output
-            return task.fail(error)
+        if isinstance(arrival, Ended):
+            return await self._explain(task, arrival, read, folder_for)
+        outcome = await self._open(task, arrival)
+        extra_bytes = _bytes_outside(outcome, task.output)
+        if extra_bytes:
+            await task.room(extra_bytes)
+        return await self._unpack(task, outcome, read, folder_for)
 
     async def written(self, submission: Submission, index: int) -> Written | None:
         """Return the stored output of a finished task; the outcome stays in the bucket.
@@ -439,14 +432,7 @@ class Fetcher:
             return node.fail(failure_reasons.unusable(found).error(node.about))
         if found is None:
             return node.fail(failure_reasons.taken(node.about))
-        try:
-            return await self._unpack_one(node, found.outcome, read, folder_for)
-        except _TakenError:
-            return node.fail(failure_reasons.taken(node.about))
-        except envelope.EnvelopeError as error:
-            return node.fail(failure_reasons.unusable(error).error(node.about))
-        except IntegrityError as error:
-            return node.fail(error)
+        return await _failing(node, self._unpack_one(node, found.outcome, read, folder_for))
 
     async def _unpack_one(
         self, task: _Task, outcome: Outcome, read: Reader, folder_for: FolderFor
@@ -599,6 +585,18 @@ class Fetcher:
         except FarcallError:  # the error itself matters more
             return job
         return job._replace(earlier=tuple(earlier))
+
+
+async def _failing(task: _Task, reading: Awaitable[Delivered]) -> Delivered:
+    """Read an outcome; if its objects are missing or changed, return that error for each call."""
+    try:
+        return await reading
+    except _TakenError:
+        return task.fail(failure_reasons.taken(task.about))
+    except envelope.EnvelopeError as error:
+        return task.fail(failure_reasons.unusable(error).error(task.about))
+    except IntegrityError as error:  # a chunk of its output
+        return task.fail(error)
 
 
 def _incomplete(about: About, main: Delivered) -> BaseException | None:

@@ -15,7 +15,7 @@ from farcall.model.failure_reasons import About, FailureReason
 from farcall.model.output import Bytes
 
 # --- Hints for errors that a function raised because it ran in a job ---------------------------
-from farcall.payload import results, unpickling
+from farcall.payload import unpickling
 from farcall.payload.error_texts import Reason
 from farcall.payload.sources import why_left_out
 from farcall.payload.tracebacks import with_source
@@ -514,7 +514,7 @@ class NodeEnd(NamedTuple):
     def line(self, error: BaseException) -> str:
         """Describe its failure in one line."""
         if self.meta is not None:
-            return results.of_node(self.meta).sentence
+            return of_node(self.meta).sentence
         message = str(error) if isinstance(error, errors.FarcallError) else ""
         return (
             f"node {self.node} failed: {failure_reasons.in_a_line(type(error).__name__, message)}"
@@ -579,4 +579,4 @@ def _note(error: BaseException, rest: Sequence[tuple[NodeEnd, BaseException]]) -
         lines.append(f"{len(rest) - _MOST_NOTES} more nodes failed")
     for line in lines:
         with contextlib.suppress(BaseException):  # the error class's own code
-            results.add_note(error, line)
+            add_note(error, line)
