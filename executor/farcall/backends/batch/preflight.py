@@ -116,17 +116,12 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
         ServiceError: CloudWatch refused.
     """
     name = settings.batch_job_log_group_name
-    token: dict[str, Any] = {}
     client = await access.client("logs")
-    while True:
-        reply = await clients.call(client, "describe_log_groups", logGroupNamePrefix=name, **token)
-        for group in reply.get("logGroups", []):
+    async for page in clients.pages(client, "describe_log_groups", logGroupNamePrefix=name):
+        for group in page.get("logGroups", []):
             if group["logGroupName"] == name:
                 found: dict[str, Any] = group
                 return found
-        if not reply.get("nextToken"):
-            break
-        token = {"nextToken": reply["nextToken"]}
     raise SettingsError(
         f"batch_job_log_group_name is {name!r}, which does not exist in "
         f"{access.region_and_origin}; create it (`aws logs create-log-group --log-group-name "
