@@ -6,7 +6,7 @@ Starts the local AWS emulator, because queues, roles and compute environments ar
 import boto3
 import pytest
 
-from farcall import BatchExecutor, SettingsError
+from farcall import SettingsError
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +36,6 @@ async def test_missing_resource_names_its_option(make_executor, option, remedy):
     assert before["jobSummaryList"] == after["jobSummaryList"]
 
 
-async def test_error_in_job_names_missing_options(aws, monkeypatch):
-    monkeypatch.setenv("AWS_BATCH_JOB_ID", "6f1c")
-    monkeypatch.delenv("FARCALL_QUEUE")
-    with pytest.raises(SettingsError, match="This code runs in a job") as caught:
-        await BatchExecutor(vcpu=1, memory=1).task(abs)(-1)
-    assert caught.value.option == "queue"
-
-
-@pytest.mark.parametrize("options", [{"vcpu": 500}, {"num_gpus": 9}])
-async def test_emulator_has_limits_of_compute_environment(make_executor, aws, options):
+async def test_emulator_has_limits_of_compute_environment(make_executor, aws):
     with pytest.raises(SettingsError, match="farcall-local has .*at most"):
-        await make_executor(**options).task(abs)(-1)
+        await make_executor(vcpu=500).task(abs)(-1)

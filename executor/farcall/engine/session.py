@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import getpass
 import logging
-import os
 import re
 import secrets
 import sys
@@ -34,13 +33,13 @@ from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
 from farcall.model import clock
 from farcall.model.clock import within
-from farcall.model.errors import FarcallError, JobLostError, SettingsError, UnknownError
+from farcall.model.errors import FarcallError, JobLostError, UnknownError
 from farcall.model.jobs import JobDetail
 from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store, Stores
 from farcall_runtime import sources
-from farcall_runtime.contract import ENV_JOB_ID, ENV_OWN_JOB_ID, Location, run_root
+from farcall_runtime.contract import Location, run_root
 
 _log = logging.getLogger("farcall")
 
@@ -146,8 +145,7 @@ class Session:
             ServiceError: AWS refused a call.
         """
         key = _place_of(settings)
-        with _explained_in_job(settings):
-            return await _once(self._submitters, key, lambda: self._open_submitter(settings))
+        return await _once(self._submitters, key, lambda: self._open_submitter(settings))
 
     async def check(self, settings: Settings) -> None:
         """Check once that queue, roles and log group exist; a command job needs no more.
@@ -365,23 +363,6 @@ async def open_session(settings: Settings) -> Session:
 async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.open(settings)
     return access, open_backend(settings, access)
-
-
-@contextlib.contextmanager
-def _explained_in_job(settings: Settings) -> Iterator[None]:
-    """Explain, in a job's error about a missing resource, why options are unset."""
-    try:
-        yield
-    except SettingsError as error:
-        is_in_job = ENV_JOB_ID in os.environ or ENV_OWN_JOB_ID in os.environ
-        if not is_in_job or not error.option or error.option in settings.model_fields_set:
-            raise
-        raise SettingsError(
-            f"{error}. This code runs in a job, which has neither farcall.toml nor the options "
-            "of the process that submitted it. To submit jobs from a job, pass the options to "
-            "the executor and give the job role the permissions in docs/iam.md.",
-            option=error.option,
-        ) from error
 
 
 # --- imports by commands ------------------------------------------------------------------------
