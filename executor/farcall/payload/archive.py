@@ -123,7 +123,6 @@ def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
         entries.update(_entries(source))
     _check_parents(entries)
     unpacked = _check_size(entries)
-    _report_links(entries)
     try:
         file = open_file(cache_dir)
     except OSError as error:
@@ -254,25 +253,6 @@ def _check_size(entries: dict[str, _Entry]) -> int:
         )
     _log.warning("%s; %s", message, _REMEDY)
     return total
-
-
-def _report_links(entries: dict[str, _Entry]) -> None:
-    """Warn about links that point outside the archive, which lacks their targets."""
-    out = [name for name, entry in entries.items() if _leads_out(name, entry)]
-    if out:
-        _log.warning(
-            "%d of the workspace's links point outside it, and will point to the same paths in "
-            "the container: %r ...",
-            *(len(out), sorted(out)[0]),
-        )
-
-
-def _leads_out(name: str, entry: _Entry) -> bool:
-    if not stat.S_ISLNK(entry.found.st_mode):
-        return False
-    to = _link(entry.path)
-    end = posixpath.normpath(posixpath.join(posixpath.dirname(name), to))
-    return to.startswith("/") or end.startswith("../") or end == ".."
 
 
 def _link(path: Path) -> str:

@@ -137,7 +137,7 @@ def test_invalid_pattern_is_reported_with_file(folder):
         packed(folder)
 
 
-def test_links_are_kept_and_outside_reported(folder, tmp_path, caplog):
+def test_links_are_kept(folder, tmp_path):
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("secret")
@@ -153,8 +153,6 @@ def test_links_are_kept_and_outside_reported(folder, tmp_path, caplog):
     )
     assert b"secret\n" not in data
     assert [name for name in found if "key" in name] == []
-    assert "2 of the workspace's links point outside it" in caplog.text
-    assert "'out'" in caplog.text
 
 
 def test_special_files_are_omitted_and_reported(folder, caplog):
