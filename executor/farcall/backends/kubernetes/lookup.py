@@ -246,22 +246,11 @@ class Lookup:
             for pod in listed:
                 new.setdefault(pod.job, []).append(pod)
         for name, job in unread.items():
-            new[name] += self._seen_before(name, new[name])
             self._keep(job, name, new[name])
             found[name] = new[name]
         silent = [name for name, job in unread.items() if job.has_failed and not new[name]]
         await asyncio.gather(*map(self._add_pods, silent))
         return {name: self._with_deleted(name, listed) for name, listed in found.items()}
-
-    def _seen_before(self, name: str, pods: Sequence[Pod]) -> list[Pod]:
-        """Return failed pods of the previous list that were deleted, as after a drain."""
-        poll = self._polls.get(name)
-        there = {pod.uid for pod in pods}
-        return [
-            pod.deleted()
-            for pod in (poll.found if poll else ())
-            if pod.phase == "Failed" and pod.uid not in there
-        ]
 
     async def _add_pods(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
