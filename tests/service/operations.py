@@ -186,7 +186,6 @@ IMPATIENT = pytest.mark.timing(
     store_retry_s=1.0,
     submit_polls_s=(0.1, 0.3),
     submit_retry_s=1.0,
-    terminate_retry_s=1.0,
     throttled_for_s=2.0,
 )
 

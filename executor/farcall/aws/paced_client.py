@@ -72,7 +72,7 @@ class PacedClient:
                     reply = await clients.call(self._client, operation, **parameters)
                 except ServiceError as error:
                     error_translation.record_error(str(error))
-                    if not (error.status == 429 or is_throttling(error.code)):
+                    if not (error.status == 429 or error.code in _THROTTLED):
                         self._refused_since = None
                         raise
                     self._limiter.throttled(pace)
@@ -121,11 +121,6 @@ class PacedClient:
                 return
             parameters["nextToken"] = reply["nextToken"]
 
-    def slow_down(self) -> None:
-        """Record throttling that a response reports in its body."""
-        self._limiter.throttled(self._limiter.pace)
-        self._meter.record_throttled()
-
     def _record_refused(self, error: ServiceError) -> None:
         now = clock.now()
         # After a long pause because a call was withdrawn, earlier throttling does not count.
@@ -167,8 +162,3 @@ class Tries(Retries):
             if not may_pass:
                 raise error
             raise error_translation.explain_tries(error, self.count, self.spent_s) from error
-
-
-def is_throttling(code: str) -> bool:
-    """Return whether an error's code means throttling."""
-    return code in _THROTTLED

@@ -26,7 +26,6 @@ class Timing:
         call_retry_s: Retry limit of a Batch call, by default.
         register_retry_s: Retry limit of RegisterJobDefinition.
         defined_retry_s: Retry limit of SubmitJob while Batch does not know the job definition yet.
-        terminate_retry_s: Retry limit of TerminateJob.
         throttled_for_s: Time after which calls fail that are only throttled. After one minute the
             call rate is down to one per two seconds, so the client is not the cause.
         submit_retry_s: Retry limit of SubmitJob.
@@ -90,7 +89,6 @@ class Timing:
     call_retry_s: float = 10.0
     register_retry_s: float = 20.0
     defined_retry_s: float = 60.0
-    terminate_retry_s: float = 20.0
     throttled_for_s: float = 3600.0
     submit_retry_s: float = 60.0
     submit_polls_s: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

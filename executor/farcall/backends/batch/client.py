@@ -11,7 +11,7 @@ from typing import Any
 
 from farcall.aws import error_translation
 from farcall.aws.clients import Aws
-from farcall.aws.paced_client import PacedClient, Tries, is_throttling
+from farcall.aws.paced_client import PacedClient, Tries
 from farcall.backends.batch.describe import from_describe, from_summary
 from farcall.backends.batch.documents import Definition
 from farcall.backends.batch.resubmission import options_of, requests_of
@@ -72,7 +72,6 @@ class Batch:
             PacedClient(access.batch, pace * rate, access.timing, self.meter)
             for rate in (_SUBMITS_PER_S, _POLLS_PER_S, _CONTROLS_PER_S)
         )
-        self._takes_many = True  # until Batch rejects the call as unknown
 
     # --- queues and definitions ---------------------------------------------------------------
 
@@ -316,15 +315,11 @@ class Batch:
             The errors of the jobs that Batch refused to terminate.
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
-        if self._takes_many and len(job_ids) > 1:
-            groups = _groups(job_ids, TERMINATE_IDS)
-            requests = [self._terminate_together(ids, reason) for ids in groups]
-        else:
-            requests = [self._terminate_one(job_id, reason) for job_id in job_ids]
+        if len(job_ids) == 1:
+            return await self._terminate_each(job_ids, reason)
+        groups = _groups(job_ids, TERMINATE_IDS)
         refused: dict[str, ServiceError] = {}
-        for found in await asyncio.gather(*requests, return_exceptions=True):
-            if isinstance(found, BaseException):
-                raise found
+        for found in await asyncio.gather(*(self._terminate_all(g, reason) for g in groups)):
             refused |= found
         return refused
 
@@ -334,63 +329,31 @@ class Batch:
             each.cancel()
         await asyncio.gather(*self._definitions.values(), return_exceptions=True)
 
-    async def _terminate_one(self, job_id: str, reason: str) -> dict[str, ServiceError]:
+    async def _terminate_all(self, job_ids: list[str], reason: str) -> dict[str, ServiceError]:
+        """Terminate jobs with one call, and those that it did not terminate one by one."""
         try:
-            await self._control.call("terminate_job", jobId=job_id, reason=reason)
+            reply = await self._control.call("terminate_jobs", jobs=job_ids, reason=reason)
         except ServiceError as error:
-            return {job_id: error}
-        return {}
+            # Missing jobs are no error, so 404 means that the call's path does not exist.
+            is_unknown = error_translation.is_unknown_call(error) or error.status == _NOT_FOUND
+            # A denial may concern only one of the jobs.
+            if not is_unknown and not error_translation.is_denied(error):
+                return dict.fromkeys(job_ids, error)
+            return await self._terminate_each(job_ids, reason)
+        return await self._terminate_each([e["job"] for e in reply.get("errors", [])], reason)
 
-    async def _terminate_together(
-        self, job_ids: list[str], reason: str
+    async def _terminate_each(
+        self, job_ids: Sequence[str], reason: str
     ) -> dict[str, ServiceError]:
-        tries = Tries(self._timing.terminate_retry_s)
         refused: dict[str, ServiceError] = {}
-        while job_ids:
-            throttled, failed = [], []
+
+        async def terminate(job_id: str) -> None:
             try:
-                reply = await self._control.call("terminate_jobs", jobs=job_ids, reason=reason)
-                for problem in reply.get("errors", []):
-                    job_id, code = problem["job"], problem.get("code", "")
-                    if is_throttling(code):
-                        throttled.append(job_id)
-                        continue
-                    error = ServiceError(
-                        f"TerminateJobs of {job_id}: {problem['message']}",
-                        operation="TerminateJobs",
-                        code=code,
-                        status=500 if code == "ServerException" else 400,
-                        sent=code == "ServerException",
-                    )
-                    if code == "ServerException":
-                        failed.append(job_id)
-                        last = error
-                    else:
-                        refused[job_id] = error
-                if throttled:
-                    self._control.slow_down()
-                elif failed:
-                    await tries.wait_after(last)
+                await self._control.call("terminate_job", jobId=job_id, reason=reason)
             except ServiceError as error:
-                return refused | await self._without_many(failed or job_ids, reason, error)
-            job_ids = throttled + failed
-        return refused
+                refused[job_id] = error
 
-    async def _without_many(
-        self, job_ids: list[str], reason: str, error: ServiceError
-    ) -> dict[str, ServiceError]:
-        """Terminate jobs one by one if TerminateJobs is unknown; else return its error.
-
-        This also applies if it is denied, because only one of the jobs may be affected.
-        """
-        # Missing jobs are no error, so 404 means that the call's path does not exist.
-        if error_translation.is_unknown_call(error) or error.status == _NOT_FOUND:
-            self._takes_many = False
-        elif not error_translation.is_denied(error):
-            return dict.fromkeys(job_ids, error)
-        refused: dict[str, ServiceError] = {}
-        for found in await asyncio.gather(*(self._terminate_one(i, reason) for i in job_ids)):
-            refused |= found
+        await asyncio.gather(*map(terminate, job_ids))
         return refused
 
 

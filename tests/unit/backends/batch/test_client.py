@@ -392,35 +392,16 @@ async def test_failed_termination_does_not_stop_others(clock):
     assert set(asked[len(IDS) :]) == {"j3"}
 
 
-async def test_throttled_job_in_bulk_is_repeated(clock):
-    throttled = {"job": "j1", "code": "ThrottlingException", "message": "Rate exceeded"}
+async def test_jobs_not_terminated_in_bulk_are_repeated(clock):
+    failed = [
+        {"job": job_id, "code": "ServerException", "message": "No"} for job_id in ("j1", "j2")
+    ]
     batch, client = made(
-        terminate_jobs=[
-            {"successful": [{"job": "j0"}], "errors": [throttled]},
-            {"successful": [{"job": "j1"}], "errors": []},
-        ]
+        terminate_jobs=lambda **_: {"errors": failed},
+        terminate_job=lambda jobId, **_: refusal("ClientException", 400) if jobId == "j1" else {},  # noqa: N803
     )
-    await batch.terminate(["j0", "j1"], "enough")
-    assert [call["jobs"] for call in client.asked("terminate_jobs")] == [["j0", "j1"], ["j1"]]
-
-
-async def test_rejected_jobs_in_bulk_are_returned(clock):
-    refused = {"job": "j1", "code": "ClientException", "message": "No"}
-    batch, _ = made(terminate_jobs=lambda **_: {"errors": [refused]})
     assert list(await batch.terminate(["j0", "j1", "j2"], "enough")) == ["j1"]
-    refused = await batch.terminate(["j0", "j1"], "enough")
-    assert str(refused["j1"]) == "TerminateJobs of j1: No"
-
-
-async def test_failed_jobs_in_bulk_are_repeated(clock):
-    failed = {"job": "j1", "code": "ServerException", "message": "Sorry"}
-    batch, client = made(terminate_jobs=lambda **_: {"errors": [failed]})
-    refused = await batch.terminate(["j0", "j1"], "enough")
-    assert str(refused["j1"]).startswith("TerminateJobs of j1: Sorry; tried")
-    first, *others = [call["jobs"] for call in client.asked("terminate_jobs")]
-    assert first == ["j0", "j1"]
-    assert others
-    assert all(jobs == ["j1"] for jobs in others)
+    assert [call["jobId"] for call in client.asked("terminate_job")] == ["j1", "j2"]
 
 
 @pytest.mark.parametrize(
@@ -435,9 +416,6 @@ async def test_unknown_bulk_call_terminates_jobs_individually(clock, answer):
     batch, client = made(terminate_jobs=lambda **_: answer, terminate_job=lambda **_: {})
     await batch.terminate(IDS[:3], "enough")
     assert [call["jobId"] for call in client.asked("terminate_job")] == IDS[:3]
-    assert len(client.asked("terminate_jobs")) == 1
-    await batch.terminate(IDS[3:], "enough")  # the fallback is remembered
-    assert [call["jobId"] for call in client.asked("terminate_job")] == IDS
     assert len(client.asked("terminate_jobs")) == 1
 
 
