@@ -377,8 +377,8 @@ async def planned_runtime(
         return None
     target = Target(settings.architecture)
     with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as folder:
-        sealed, _ = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
-    key = f"{runtime_prefix(root)}{sealed.sha256}"
+        (sha256, _), _ = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
+    key = f"{runtime_prefix(root)}{sha256}"
     return _runtime(access, settings.s3_bucket_name, key, target)
 
 
@@ -387,7 +387,7 @@ async def _store_runtime(store: Store, prefix: str, target: Target) -> str:
     with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as folder:
         sealed, make = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
         if await packages.verify(store, prefix, *sealed):
-            return f"{prefix}{sealed.sha256}"
+            return f"{prefix}{sealed[0]}"
         archive = await asyncio.to_thread(make)
         key = f"{prefix}{archive.sha256}"
         _log.info(

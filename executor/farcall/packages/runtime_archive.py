@@ -17,7 +17,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from farcall.model.errors import FarcallError
 from farcall.packages import cache, installed, uv
@@ -32,20 +31,8 @@ _LEVEL = 6
 _PORTABLE = "manylinux"
 
 
-class Sealed(NamedTuple):
-    """Digest and size of a runtime archive.
-
-    Attributes:
-        sha256: Digest of the archive, hexadecimal.
-        size: Size of the archive in bytes.
-    """
-
-    sha256: str
-    size: int
-
-
-def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
-    """Return a platform's archive, and a function that creates it if needed.
+def seal(target: Target, folder: Path) -> tuple[tuple[str, int], Callable[[], Archive]]:
+    """Return digest and size of a platform's archive, and a function that creates it.
 
     Digest and size are cached, so that the archive is usually not created to find them.
 
@@ -63,9 +50,9 @@ def seal(target: Target, folder: Path) -> tuple[Sealed, Callable[[], Archive]]:
 
     match cache.read(key):
         case {"sha256": str(sha256), "size": int(size)}:
-            return Sealed(sha256, size), make
+            return (sha256, size), make
     archive = make()
-    return Sealed(archive.sha256, archive.size), make
+    return (archive.sha256, archive.size), make
 
 
 def versions() -> dict[str, str]:
