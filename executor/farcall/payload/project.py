@@ -19,7 +19,7 @@ from opcode import opmap
 from operator import is_
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from farcall.config.settings import Settings
@@ -82,11 +82,11 @@ class Pickling:
             return called
         plain, others = {}, {}
         for name, each in self._sent.items():
-            variables = _variables_of(each)
-            if variables.plain:
-                plain[name] = variables.plain
-            if variables.tasks:
-                others[name] = variables.tasks
+            values, tasks = _variables_of(each)
+            if values:
+                plain[name] = values
+            if tasks:
+                others[name] = tasks
         script = None
         if self._script is not None:
             plain[MAIN], others[MAIN], read = self._variables(self._script, called)
@@ -107,14 +107,14 @@ class Pickling:
         main = sys.modules[MAIN]
         variables = vars(main)
         read = {name for name in _names_read(called, variables) if not _is_dunder(name)}
-        found = _variables_of(main)
-        plain = {n: v for n, v in found.plain.items() if n in read and script.is_guarded}
+        found, tasks = _variables_of(main)
+        plain = {n: v for n, v in found.items() if n in read and script.is_guarded}
         for name in read:
             value = variables[name]
             if type(value) in _CLASSES and _is_class_of(main, name, value):
                 plain |= _class_attributes(main, value)
         others = {n: variables[n] for n in read - plain.keys() if not script.is_made(n)}
-        return plain, others | found.tasks, read
+        return plain, others | tasks, read
 
     def remake(self, called: Callable[..., Any]) -> bool:
         """Make the job create unpicklable script variables that a function reads.
@@ -206,53 +206,40 @@ def _names(sources: Sources) -> list[str]:
     return [each for each in found if each.isidentifier()]
 
 
-class _Variables(NamedTuple):
-    """Variables of a module that are set in a job.
+_known: WeakKeyDictionary[ModuleType, tuple[tuple[Any, ...], list[tuple[str, Any]]]]
+_known = WeakKeyDictionary()
+"""By module, the values of its variables, and the variables that may have to be set in a job.
 
-    Attributes:
-        plain: Plain values that are not too large and differ from the source.
-        tasks: Tasks that were made of functions; in a job they are the functions.
+A large project has thousands of variables, examined at each submission.
+"""
+
+
+def _variables_of(module: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the variables of a module that are set in a job.
+
+    Returns:
+        Plain values that are not too large and differ from the source; and tasks, which in a job
+        are the functions that they were made of.
     """
-
-    plain: dict[str, Any]
-    tasks: dict[str, Any]
-
-
-class _Known(NamedTuple):
-    """Variables of a module when they were last examined.
-
-    Attributes:
-        values: Values of all variables, in their order.
-        changing: Variables that may have to be set in a job, now or after a change in place.
-    """
-
-    values: tuple[Any, ...]
-    changing: list[tuple[str, Any]]
-
-
-_known: WeakKeyDictionary[ModuleType, _Known] = WeakKeyDictionary()
-"""Cache: a large project has thousands of variables, examined at each submission."""
-
-
-def _variables_of(module: ModuleType) -> _Variables:
-    found = _Variables({}, {})
+    plain: dict[str, Any] = {}
+    tasks: dict[str, Any] = {}
     variables = vars(module).copy()
     values = tuple(variables.values())
     known = _known.get(module)
-    if known is None or not _are_same(known.values, values):
+    if known is None or not _are_same(known[0], values):
         changing = [(n, v) for n, v in variables.items() if _can_change(module, n, v)]
-        known = _known[module] = _Known(values, changing)
-    for name, value in known.changing:
+        known = _known[module] = values, changing
+    for name, value in known[1]:
         kind = type(value)
         if kind in _CLASSES:
-            found.plain.update(_class_attributes(module, value))
+            plain.update(_class_attributes(module, value))
         elif kind not in _ANY_PLAIN:
-            found.tasks[name] = value
+            tasks[name] = value
         elif kind not in _PLAIN and not value and _is_literal(_literals(module), name, value):
             continue
         elif _size(value, LARGEST_PLAIN_BYTES) >= 0:
-            found.plain[name] = value
-    return found
+            plain[name] = value
+    return plain, tasks
 
 
 _CLASSES = frozenset({type, ABCMeta})
@@ -279,26 +266,15 @@ def _is_class_of(module: ModuleType, name: str, value: Any) -> bool:
     return bool(value.__module__ == module.__name__ and value.__qualname__ == name)
 
 
-class _Settled(NamedTuple):
-    """A class with no attributes that a job needs, as long as they do not change.
-
-    Attributes:
-        values: Values of all attributes, in their order.
-        containers: Empty lists, dicts and sets among them.
-    """
-
-    values: tuple[Any, ...]
-    containers: tuple[Any, ...]
-
-
-_settled: WeakKeyDictionary[type, _Settled] = WeakKeyDictionary()
+_settled: WeakKeyDictionary[type, tuple[tuple[Any, ...], list[Any]]] = WeakKeyDictionary()
+"""Classes with no attributes that a job needs: all values, and the empty containers among them."""
 
 
 def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
     """Return plain attributes that differ from the source, as ``Class.name``."""
     values = tuple(vars(kind).values())
     before = _settled.get(kind)
-    if before is not None and _are_same(before.values, values) and not any(before.containers):
+    if before is not None and _are_same(before[0], values) and not any(before[1]):
         return {}
     attributes = vars(kind).copy()
     literals = _literals(module, kind.__name__)
@@ -315,7 +291,7 @@ def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
         if type(value) in (list, dict, set) and not _is_dunder(name)
     ]
     if not found and not any(containers):
-        _settled[kind] = _Settled(values, tuple(containers))
+        _settled[kind] = values, containers
     return found
 
 
