@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from farcall.backends import bootstrap, groups
 from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
@@ -636,18 +636,6 @@ _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
-class Container(NamedTuple):
-    """Pod fields of a group of nodes.
-
-    Attributes:
-        container: Fields of the container.
-        volumes: Volumes of the pod.
-    """
-
-    container: dict[str, Any]
-    volumes: list[dict[str, Any]]
-
-
 def check_group(group: Nodes) -> None:
     """Check that Kubernetes accepts a group.
 
@@ -700,8 +688,8 @@ def _check_mount(mount: Mount) -> None:
         raise wrong("mounts", mount.source, "use an absolute path on the node, beginning with /")
 
 
-def container_of(group: Nodes) -> Container:
-    """Return a group's container fields other than resources and shared memory."""
+def container_of(group: Nodes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a group's container, without resources and shared memory, and its volumes."""
     pairs = [(f"mount-{number}", mount) for number, mount in enumerate(group.mounts)]
     volumes = [_volume(name, mount) for name, mount in pairs]
     mounts = [_mounted(name, mount.path, read_only=mount.read_only) for name, mount in pairs]
@@ -718,7 +706,7 @@ def container_of(group: Nodes) -> Container:
             group.user, privileged=group.privileged, devices=group.devices
         ),
     }
-    return Container({key: value for key, value in found.items() if value}, volumes)
+    return {key: value for key, value in found.items() if value}, volumes
 
 
 def _security(user: str, *, privileged: bool, devices: object) -> dict[str, Any]:

@@ -231,13 +231,15 @@ class Group(NamedTuple):
         first: Index of the first node.
         size: Number of nodes.
         settings: The options with the group's resources.
-        requested: The container that the group requests.
+        container: Fields of the container that the group requests.
+        volumes: Volumes of the pod.
     """
 
     first: int
     size: int
     settings: Settings
-    requested: documents.Container
+    container: dict[str, Any]
+    volumes: list[dict[str, Any]]
 
 
 def check(job: JobSpec) -> None:
@@ -304,15 +306,14 @@ def _objects(job: JobSpec, image: str, found: Sequence[Group]) -> list[dict[str,
 
 def _groups(job: JobSpec, image: str) -> Iterator[Group]:
     if not job.groups:
-        own = documents.Container(documents.container(job, image), [])
-        yield Group(0, job.nodes, job.settings, own)
+        yield Group(0, job.nodes, job.settings, documents.container(job, image), [])
     starts = [0, *accumulate(group.count for group in job.groups)]
     for place, (first, group) in enumerate(zip(starts, job.groups, strict=False)):
         with groups.naming(job, place):
             settings = groups.resources(job.settings, group)
         if group.shm_size is not None:
             settings = settings.model_copy(update={"shm_size": group.shm_size})
-        yield Group(first, group.count, settings, documents.container_of(group))
+        yield Group(first, group.count, settings, *documents.container_of(group))
 
 
 def _alone(job: JobSpec, group: Group) -> dict[str, Any]:
@@ -404,10 +405,10 @@ def _template(
     variables: Sequence[dict[str, Any]] = (),
     labels: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    container = dict(group.requested.container)
+    container = dict(group.container)
     container["env"] = [*container.get("env", ()), *variables]
     found: dict[str, Any] = documents.template(
-        job, group.settings, container, volumes=group.requested.volumes, labels=labels or {}
+        job, group.settings, container, volumes=group.volumes, labels=labels or {}
     )
     return found
 

@@ -14,7 +14,7 @@ def of(**fields):
 
 
 def test_minimal_group_is_only_an_image():
-    assert of() == documents.Container({"image": "busybox:1"}, [])
+    assert of() == ({"image": "busybox:1"}, [])
 
 
 def test_dollar_signs_are_escaped():
@@ -63,7 +63,7 @@ def test_secret_is_referenced_by_name():
     ],
 )
 def test_users_are_numeric(user, context):
-    assert of(user=user).container["securityContext"] == context
+    assert of(user=user)[0]["securityContext"] == context
 
 
 @pytest.mark.parametrize(
