@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from farcall import filesystem
 from farcall.aws.access import Access
@@ -188,7 +188,6 @@ class TaskPackages:
     def _note(
         self, settings: Settings, found: Environment, done: Mapping[str, Packed]
     ) -> Environment:
-        """Record the results of packed distributions."""
         items = [
             replace(each, packed=done[each.name], version=done[each.name].version)
             if each.name in done
@@ -208,7 +207,7 @@ class TaskPackages:
         return stored
 
 
-def _failed(answer: asyncio.Future[list[str] | None]) -> bool:
+def _failed(answer: asyncio.Future[Any]) -> bool:
     return answer.done() and (answer.cancelled() or answer.exception() is not None)
 
 
@@ -317,28 +316,13 @@ def _largest_first(items: Sequence[Item]) -> list[Item]:
 # --- farcall's runtime, for jobs whose image contains only Python --------------------------------
 
 
-@dataclass(eq=False)
-class _Stored:
-    """An archive in a bucket.
-
-    Attributes:
-        key: The archive's key; empty if it is not known to exist.
-        checked_at: Time of the last check, by the loop's clock.
-        lock: Held while the archive is uploaded.
-    """
-
-    key: str = ""
-    checked_at: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
 class Runtimes:
     """Uploader of the runtime that jobs download; checks once an hour that it exists."""
 
     def __init__(self, backend: Submissions, access: Access) -> None:
         self._backend = backend
         self._access = access
-        self._stored: dict[tuple[str, str, Target], _Stored] = {}
+        self._storing: dict[tuple[str, str, Target], tuple[float, asyncio.Future[str]]] = {}
 
     async def stored(self, settings: Settings, store: Store, root: str) -> Runtime | None:
         """Upload and return a container's first download; None if its image contains it.
@@ -352,16 +336,17 @@ class Runtimes:
             return None
         target = Target(settings.architecture)
         prefix = runtime_prefix(root)
-        found = self._stored.setdefault((store.bucket, prefix, target), _Stored())
-        async with found.lock:
-            if not found.key or clock.now() - found.checked_at > _LISTED_S:
-                found.key = await _store_runtime(store, prefix, target)
-                found.checked_at = clock.now()
-        return _runtime(self._access, store.bucket, found.key, target)
+        place = store.bucket, prefix, target
+        at, storing = self._storing.get(place, (0.0, None))
+        if storing is None or _failed(storing) or clock.now() - at > _LISTED_S:
+            storing = asyncio.ensure_future(_store_runtime(store, prefix, target))
+            self._storing[place] = clock.now(), storing
+        key = await asyncio.shield(storing)
+        return _runtime(self._access, store.bucket, key, target)
 
     def forget(self) -> None:
         """Check the archive again before the next submission, because a job has failed."""
-        self._stored.clear()
+        self._storing.clear()
 
 
 async def planned_runtime(
