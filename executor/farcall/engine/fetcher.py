@@ -372,7 +372,6 @@ class Fetcher:
         *,
         main_decides: bool,
     ) -> Delivered:
-        """Add the outcomes of the other nodes."""
         indexes = range(1, task.submission.nodes)
         fetched = await asyncio.gather(
             *(self._fetch_node(task, index, main.attempt) for index in indexes)
@@ -573,7 +572,6 @@ class Fetcher:
         return about.of(out.data, err.data, (out.left_out, err.left_out))
 
     async def _with_earlier(self, task: _Task, job: About, detail: JobDetail | None) -> About:
-        """Add the failures of earlier attempts."""
         numbers = list(range(1, job.attempts))
         if not numbers:
             return job

@@ -441,7 +441,6 @@ def _refuse_kind(detail: JobDetail) -> None:
 
 
 async def _opened(submission: Submission, bundle: Bundle) -> dict[str, Any]:
-    """Return the verified facts of a job's bundle."""
     about = About(submission.job_id, submission.name)
     try:
         index = await bundle.index()

@@ -339,7 +339,6 @@ async def _is_stored(value: _Value, generation: str, size: int) -> bool:
 
 
 def _missing(value: _Value) -> FarcallError:
-    """Return the error for a missing value."""
     folder = value.key_of("")
     return FarcallError(
         f"a shared value is no longer at s3://{value.store.bucket}/{folder}, and this "

@@ -301,7 +301,6 @@ def _used(
 
 
 def _required(every: Mapping[str, Item], names: Iterable[str]) -> set[str]:
-    """Return distributions and their requirements."""
     seen: set[tuple[str, str]] = set()
     left = [(name, "") for name in names]
     while left:

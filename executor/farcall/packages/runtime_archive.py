@@ -94,7 +94,6 @@ def _key(target: Target) -> str:
 
 
 def _own() -> list[File]:
-    """Return the files of farcall_runtime."""
     spec = importlib.util.find_spec("farcall_runtime")
     places = (spec.submodule_search_locations if spec else None) or []
     folder = Path(next(iter(places)))

@@ -358,7 +358,6 @@ class Batch:
 
 
 def _refused_definition(error: ServiceError) -> SettingsError:
-    """Return the error of a refused definition; it names the options that define it."""
     return SettingsError(
         f"Batch rejected the job definition made of the options: {error}. Check image, the "
         "roles and job_definition_extra.",

@@ -150,7 +150,6 @@ def definition(
 
 
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
-    """Return the container fields for an image without farcall's runtime."""
     return {
         **_container(bootstrap.command(runtime), STOCK_ENVIRONMENT),
         "user": STOCK_USER,

@@ -527,7 +527,6 @@ def container(spec: JobSpec, image: str) -> dict[str, Any]:
 
 
 def _bootstrapped(runtime: Runtime) -> dict[str, Any]:
-    """Return the container fields for an image without farcall's runtime."""
     user, _, group = STOCK_USER.partition(":")
     return {
         # Replaces the image's entry point.

@@ -432,7 +432,6 @@ def _token(path: Path) -> str:
 
 
 async def _run_plugin(connection: Connection, plugin: ExecPlugin) -> tuple[Proof, float]:
-    """Run a plugin and return its credentials."""
     printed = await _output(connection, plugin)
     try:
         document = json.loads(printed)

@@ -330,7 +330,6 @@ def _alone(job: JobSpec, group: Group) -> dict[str, Any]:
 
 
 def _indexed(job: JobSpec, name: str, group: Group, image: str) -> dict[str, Any]:
-    """Return the Job of the main node's group."""
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_LABEL}']"}}
     spec = {
         **documents.job_spec(job),
