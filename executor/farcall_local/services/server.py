@@ -50,9 +50,6 @@ T = TypeVar("T")
 _MAX_VCPUS = 256
 """Maximum vCPUs of the compute environment on machines with fewer processors."""
 
-_WITH_GPUS = "p4d.24xlarge"
-"""Instance type with eight GPUs; a job sees this machine's GPUs."""
-
 _single = threading.Lock()
 
 TRUST = {
@@ -329,7 +326,7 @@ def _create_queue(queues: Queues, cpus: int) -> None:
                 "minvCpus": 0,
                 "desiredvCpus": cpus,
                 "maxvCpus": max(cpus, _MAX_VCPUS),
-                "instanceTypes": ["optimal", _WITH_GPUS],
+                "instanceTypes": ["optimal"],
                 "instanceRole": "ecsInstanceRole",
                 "subnets": ["subnet-local"],
             },
