@@ -31,7 +31,7 @@ def page(embedded, tmp_path):
         browser = playwright.chromium.launch(executable_path=BROWSER, args=more)
         opened = browser.new_page()
         opened.set_default_timeout(1000 * PATIENCE_S)
-        opened.goto(served.link)
+        opened.goto(f"{served.url}/#token={served.token}")
         yield opened
         browser.close()
 

@@ -21,7 +21,7 @@ from aiohttp import web
 from tests.support.faults import FAULTS, SLOW_S, Fault, Faults, Request, refusal
 from tests.support.signing import signed
 
-__all__ = ["FAULTS", "SLOW_S", "Fault", "Proxy", "Request", "lose_reasons"]
+__all__ = ["FAULTS", "SLOW_S", "Fault", "Proxy", "Request"]
 
 _OF_ONE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect", "date", "server"}
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -272,23 +272,6 @@ class Proxy:
         if request.service != "batch":
             return None
         return self.changes.get(request.operation.partition(" ")[2])
-
-
-def lose_reasons(proxy: Proxy) -> None:
-    """Remove the termination flags and reasons from Batch's responses, as some clones do."""
-
-    def lose(job: dict[str, Any]) -> None:
-        for said in (job, *job.get("attempts", ())):
-            if said.get("statusReason"):
-                said["statusReason"] = "Essential container in task exited"
-        for name in ("isTerminated", "isCancelled"):
-            job.pop(name, None)
-
-    def of_each(name: str) -> Callable[[dict[str, Any]], None]:
-        return lambda answer: [lose(job) for job in answer[name]] and None
-
-    proxy.changes["describejobs"] = of_each("jobs")
-    proxy.changes["listjobs"] = of_each("jobSummaryList")
 
 
 def _changed(content: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
