@@ -145,13 +145,13 @@ async def measure(
 def _counted() -> Counter[str]:
     """Patch the S3 client to count this process's requests, and return the counts."""
     found: Counter[str] = Counter()
-    ask = Bucket.ask
+    send = Bucket.send
 
     async def counted(self: Bucket, operation: str, *more: Any, **named: Any) -> Any:
         found[f"s3 {operation}"] += 1
-        return await ask(self, operation, *more, **named)
+        return await send(self, operation, *more, **named)
 
-    Bucket.ask = counted  # type: ignore[method-assign]
+    Bucket.send = counted  # type: ignore[method-assign]
     return found
 
 
