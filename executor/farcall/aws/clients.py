@@ -593,7 +593,7 @@ def _unusable(error: Exception) -> ServiceError:
     url = str(error).removeprefix("Invalid endpoint: ")
     if url != str(error):
         shown = re.sub(r"[^/@]+@", "", url)  # a password
-        text = f"the endpoint URL {shown!r} is not a URL: correct endpoint_url or AWS_ENDPOINT_URL"
+        text = f"endpoint_url or AWS_ENDPOINT_URL is {shown!r}; it must start with https:// or http://"
     if isinstance(error, botocore.exceptions.CredentialRetrievalError):
         text += f"; {error_translation.NO_CREDENTIALS}"
     return ServiceError(text)

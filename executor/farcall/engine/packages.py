@@ -370,9 +370,9 @@ async def planned_runtime(
 async def _store_runtime(store: Store, prefix: str, target: Target) -> str:
     """Ensure that the bucket will contain the archive for long enough; return its key."""
     with tempfile.TemporaryDirectory(prefix="farcall-runtime-") as folder:
-        sealed, make = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
-        if await packages.verify(store, prefix, *sealed):
-            return f"{prefix}{sealed[0]}"
+        (sha256, size), make = await asyncio.to_thread(runtime_archive.seal, target, Path(folder))
+        if await packages.verify(store, prefix, sha256, size):
+            return f"{prefix}{sha256}"
         archive = await asyncio.to_thread(make)
         key = f"{prefix}{archive.sha256}"
         _log.info(

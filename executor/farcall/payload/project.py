@@ -225,11 +225,11 @@ def _variables_of(module: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
     tasks: dict[str, Any] = {}
     variables = vars(module).copy()
     values = tuple(variables.values())
-    known = _known.get(module)
-    if known is None or not _are_same(known[0], values):
+    before, changing = _known.get(module, (None, []))
+    if before is None or not _are_same(before, values):
         changing = [(n, v) for n, v in variables.items() if _can_change(module, n, v)]
-        known = _known[module] = values, changing
-    for name, value in known[1]:
+        _known[module] = values, changing
+    for name, value in changing:
         kind = type(value)
         if kind in _CLASSES:
             plain.update(_class_attributes(module, value))
@@ -273,8 +273,8 @@ _settled: WeakKeyDictionary[type, tuple[tuple[Any, ...], list[Any]]] = WeakKeyDi
 def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
     """Return plain attributes that differ from the source, as ``Class.name``."""
     values = tuple(vars(kind).values())
-    before = _settled.get(kind)
-    if before is not None and _are_same(before[0], values) and not any(before[1]):
+    before, containers = _settled.get(kind, (None, []))
+    if before is not None and _are_same(before, values) and not any(containers):
         return {}
     attributes = vars(kind).copy()
     literals = _literals(module, kind.__name__)

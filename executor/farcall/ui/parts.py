@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from farcall.backends.base import Jobs
+from farcall.model import clock
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations import json_view
 from farcall.operations.explain import unstarted
@@ -83,7 +84,12 @@ def _ms(at: datetime | None) -> int | None:
 
 # --- The nodes of one job, read with few requests -----------------------------------------------
 #
-# Each node is described again until it and its job have finished, one request per 100 nodes.
+# Each node is described again until it and its job have finished, one request per 100 nodes. If
+# there are very many, the least recently described nodes come first.
+
+
+_MOST_DESCRIBED = 300
+"""Maximum number of nodes or tasks that one poll describes: three requests."""
 
 
 class Nodes(Parts):
@@ -92,6 +98,7 @@ class Nodes(Parts):
     def __init__(self, account: Account, whole: JobDetail) -> None:
         super().__init__(account)
         self._whole = whole
+        self._described_at: dict[int, float] = {}
 
     def is_active(self) -> bool:
         """Return whether a node is unfinished."""
@@ -104,9 +111,11 @@ class Nodes(Parts):
             return
         backend = (await self.account.session()).backend
         job_id = self._whole.job_id
+        left = left[:_MOST_DESCRIBED]
         ids = {self._whole.node_id(number): number for number in left}
         found = await backend.describe([job_id, *ids])
         self._whole = found.get(job_id, self._whole)
+        self._described_at.update(dict.fromkeys(left, clock.now()))
         nodes = [found.get(node_id) or unstarted(self._whole, ids[node_id]) for node_id in ids]
         self.note(nodes)
         self.is_complete = len(self.known) == self._whole.nodes
@@ -116,11 +125,13 @@ class Nodes(Parts):
         return part.status.is_final and self._whole.status.is_final
 
     def _left(self) -> list[int]:
-        return [
+        """Return the nodes to describe, least recently described first."""
+        left = [
             number
             for number in range(self._whole.nodes)
             if number not in self.known or not self.is_over(self.known[number])
         ]
+        return sorted(left, key=lambda number: self._described_at.get(number, 0.0))
 
 
 # --- The tasks of one array, read with few requests ---------------------------------------------
@@ -130,9 +141,6 @@ class Nodes(Parts):
 # again, the shortest lists first, until the numbers agree: if 8 of 10,000 tasks run at a time, a
 # change costs one or two requests.
 
-
-_MOST_DESCRIBED = 300
-"""Maximum number of tasks that one poll describes: three requests."""
 
 _ON_THE_MOVE = (JobStatus.RUNNING, JobStatus.STARTING)
 _ERRORS_AT_ONCE = 100

@@ -310,7 +310,7 @@ async def test_invalid_endpoint_is_named(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "guest")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "guest")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "somewhere")
-    with pytest.raises(ServiceError, match="'somewhere' is not a URL: correct"):
+    with pytest.raises(ServiceError, match="AWS_ENDPOINT_URL is 'somewhere'"):
         await Aws.open(Settings(s3_bucket_name="bucket"))
 
 
