@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from farcall.config.settings import Settings
 from farcall.covalent.plugin import options as covalent_options
-from farcall.covalent.plugin import restart
+from farcall.covalent.plugin import packing, restart
 from farcall.covalent.plugin.direct import DirectExecutor
 from farcall.covalent.plugin.managed import ManagedExecutor
 
 EXECUTOR_PLUGIN_NAME = covalent_options.CONSTRUCTOR
 _EXECUTOR_PLUGIN_DEFAULTS = covalent_options.plugin_defaults()
 restart.keep_state_over_restarts()
+packing.install()
 
 
 class AWSBatchExecutor(ManagedExecutor, DirectExecutor):

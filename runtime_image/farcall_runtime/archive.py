@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 from farcall_runtime.envelope import Buffer, IntegrityError
 
+HEADER = "farcall"
+"""Key of farcall's facts in the header of an archive that farcall made."""
+
 _OFFSETS = struct.Struct(">QQ")
 _MOST_TEXT = 1024 * 1024
 """Maximum characters of a value's text; Covalent only displays it."""
@@ -78,6 +81,16 @@ def parse(data: Buffer) -> Archive:
     return Archive(header, text, view[data_at:])
 
 
+def joined(parsed: Archive) -> bytes:
+    """Return the bytes of a parsed archive."""
+    header, text = (
+        json.dumps(parsed.header).encode(),
+        parsed.text.encode(errors="backslashreplace"),
+    )
+    at = _OFFSETS.size + len(header)
+    return b"".join((_OFFSETS.pack(at, at + len(text)), header, text, parsed.data))
+
+
 def decode(data: Buffer) -> bytes:
     """Return the pickle in an archive's data.
 
@@ -107,6 +120,7 @@ def head_of(names: dict[str, str], text: str, cloudpickle: str) -> bytes:
         "py_version": platform.python_version(),
         "cloudpickle_version": cloudpickle,
         "attrs": names,
+        HEADER: {},
     }
     encoded = json.dumps(header).encode()
     shown = text.encode(errors="backslashreplace")

@@ -8,16 +8,16 @@ it.
 
 from __future__ import annotations
 
-import pickle
+import io
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import CoroutineType
 from typing import Any, NamedTuple, TypeAlias
 
-from farcall_runtime import archive, failures, task
+from farcall_runtime import archive, failures, packed_function, task
 from farcall_runtime.contract import TERMINATED_TYPE, CallStatus
-from farcall_runtime.envelope import Buffer
+from farcall_runtime.envelope import Buffer, IntegrityError
 from farcall_runtime.pickles import Pieces, dump_to
 
 Hook: TypeAlias = "tuple[str, Any]"
@@ -26,6 +26,11 @@ Hook: TypeAlias = "tuple[str, Any]"
 
 _FILES = "files"
 """Keyword whose values Covalent always injects as a list (RESERVED_RETVAL_KEY__FILES)."""
+
+
+_PACKED = packed_function.__name__.encode()
+_MOST_HEAD = 256
+"""Bytes at the beginning of a `PackedFunction`'s pickle, which contain its module's name."""
 
 
 class Code(NamedTuple):
@@ -78,8 +83,16 @@ class _UnpicklableError(Exception):
         self.value_type = value_type
 
 
+def reconstruct(retval: Any, **_outputs: Any) -> Any:
+    """Return a lattice's result, which Covalent's server passes on without calling this."""
+    return retval
+
+
 def run_group(
-    codes: Sequence[Code], nodes: Sequence[Node], inputs: Mapping[int, Buffer]
+    codes: Sequence[Code],
+    nodes: Sequence[Node],
+    inputs: Mapping[int, Buffer],
+    projects: Mapping[str, Buffer] | None = None,
 ) -> task.Encoded:
     """Run the nodes of a task group in sequence.
 
@@ -87,10 +100,12 @@ def run_group(
         codes: Function and hooks of each node.
         nodes: The nodes, each after the group's nodes that provide its arguments.
         inputs: Base64 of the pickled values of other nodes that provide arguments, by number.
+        projects: Packed projects of the functions, by digest.
 
     Returns:
         A record of each node, and the archives of the values.
     """
+    packed_function.projects.update(projects or {})
     values = dict(inputs)
     records: list[dict[str, Any]] = []
     parts: list[Pieces] = []
@@ -132,8 +147,13 @@ def _run_node(code: Code, node: Node, values: Mapping[int, Buffer]) -> Pieces:
             raise NotRunError(
                 f"{code.name} was not run: node {number}, whose result it uses, failed"
             )
-    injected = _run_hooks(code.before)
-    function = _load(code.function)
+    installers = [hook for hook in code.before if hook[0] != "call"]
+    _run_hooks(installers)
+    # The hooks may use the project; other functions may use what the hooks provide.
+    function = _load_packed(code.function)
+    injected = _run_hooks(code.before[len(installers) :])
+    if function is None:
+        function = _load(code.function)
     args = [_load(values[number]) for number in node.args]
     kwargs = {name: _load(values[number]) for name, number in node.kwargs.items()}
     value = _call(function, args, {**kwargs, **injected})
@@ -190,7 +210,21 @@ def _run_command(command: str) -> None:
 
 def _load(data: Buffer) -> Any:
     try:
-        return pickle.loads(archive.decode(data))  # noqa: S301  # the bundle was verified
+        return packed_function.Unpickler(io.BytesIO(archive.decode(data))).load()
+    except Exception as error:
+        raise _UnreadableError from error
+
+
+def _load_packed(data: Buffer) -> Any:
+    """Enter the project of a `PackedFunction`, and return the function; None for others."""
+    try:
+        if _PACKED not in archive.decode(data)[:_MOST_HEAD]:
+            return None
+    except IntegrityError as error:
+        raise _UnreadableError from error
+    packed = _load(data)
+    try:
+        return packed.load()
     except Exception as error:
         raise _UnreadableError from error
 

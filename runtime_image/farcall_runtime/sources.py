@@ -44,6 +44,9 @@ home = ""
 digest = ""
 """First digits of the archive's digest; empty before `enter`."""
 
+_roots: dict[str, str] = {}
+"""The caller's folders by place, if texts show them; otherwise the caller replaces markers."""
+
 making = ""
 """File of the script while `enter` runs it; empty otherwise."""
 
@@ -116,7 +119,8 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
     Args:
         archive: Result of `pack`.
         plan: ``digest``; ``path``, the folders for the import path; ``names``, the modules that
-            must come from them; ``cwd``, ``main`` and ``imports``.
+            must come from them; ``cwd``, ``main`` and ``imports``; and ``roots``, the caller's
+            folders by place, if the reader of the job's texts does not know them.
 
     Raises:
         NoRoomError: The disk is full.
@@ -136,6 +140,7 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
         place = os.path.dirname(target)  # noqa: PTH120
         raise NoRoomError(f"{place} has no space for the project's files") from None
     home, digest = target, plan["digest"]
+    _roots.update(plan.get("roots", {}))
     sys.path[:0] = [in_project(place) for place in plan["path"]]
     sys.meta_path.append(_ClientFinder)
     _forget(plan["names"])
@@ -158,7 +163,7 @@ class _ClientFinder:
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> Any:
-        if name.partition(".")[0] != "farcall":
+        if name.partition(".")[0] not in ("farcall", "covalent"):
             return None
         from farcall_runtime import no_client
 
@@ -416,9 +421,29 @@ def global_of(module: str, name: str) -> Any:
     return found
 
 
-def main_global(name: str, _copy: bytes | None) -> Any:
+def main_global(name: str, copy: bytes | None) -> Any:
     """Return the script's variable; a process with another script reads the copy."""
-    return global_of(MAIN, name)
+    try:
+        return global_of(MAIN, name)
+    except AttributeError:
+        if copy is None:
+            raise
+    import pickle
+
+    return pickle.loads(copy)  # noqa: S301  # part of a pickle that is being read
+
+
+def own_class(module: str | None, qualname: str) -> type | None:
+    """Return the project's class of a name in this job; None if there is none."""
+    if not home or not module or "<locals>" in qualname:
+        return None
+    try:
+        if module != MAIN and not is_in_project(sys.modules[module].__file__ or ""):
+            return None
+        value = global_of(module, qualname)
+    except (AttributeError, KeyError):
+        return None
+    return value if isinstance(value, type) else None
 
 
 def file_at(_digest: str, place: str) -> str:
@@ -713,4 +738,8 @@ def constants_of(file: str) -> set[str]:
 
 def hidden(text: str) -> str:
     """Return a text with the paths in the job's copy of the project replaced."""
-    return text.replace(f"{home}/", f"{MARKER}{digest}/") if home else text
+    if not home or home not in text:
+        return text
+    for place in sorted(_roots, key=len, reverse=True):
+        text = text.replace(f"{home}/{place}/", f"{_roots[place].rstrip('/')}/")
+    return text.replace(f"{home}/", f"{MARKER}{digest}/")

@@ -76,7 +76,7 @@ def test_collection_arguments_start_no_job(run, batch, counting):
         return look([a, 2], (3, a), {4}, {"x": a, "y": [a, {"z": a}]}, [], {}, keys=[a])
 
     values, named = run(flow, 1).result
-    assert "([1, 2], [3, 1], [4], {'x': 1, 'y': [1, {'z': 1}]}, [], {})" == values
+    assert "([1, 2], [3, 1], {4}, {'x': 1, 'y': [1, {'z': 1}]}, [], {})" == values
     assert "{'keys': [1]}" == named
     assert 2 == counting.counts["batch submitjob"]
 

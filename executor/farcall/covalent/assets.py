@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import functools
 import io
 import json
 import mmap
@@ -10,19 +12,19 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 from packaging.requirements import InvalidRequirement, Requirement
 
-from farcall.payload import pickling
+from farcall.payload import pickling, sources
 from farcall.payload.pickling import Origin, Packed
 from farcall_runtime import archive, electron
-from farcall_runtime.archive import Archive
+from farcall_runtime.archive import HEADER, Archive
 from farcall_runtime.electron import Code, Hook, Node
 from farcall_runtime.envelope import Buffer, IntegrityError
+from farcall_runtime.packed_function import PROJECTS
 
 _VERSION = re.compile(r"\d+\.\d+\.")
 _MAPPED_BYTES = 64 * 1024  # smaller files are read
@@ -63,6 +65,19 @@ class Electron:
         )
 
     @property
+    def is_result(self) -> bool:
+        """Whether the node's value is the lattice's result, its argument ``retval``."""
+        return self.function.name == electron.reconstruct.__name__ and (
+            electron.__name__.encode() in archive.decode(self.function.data)
+        )
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What Covalent's client noted about a function that it packed; empty for others."""
+        facts = self.function.header.get(HEADER)
+        return facts if isinstance(facts, dict) else {}
+
+    @property
     def is_for_server(self) -> bool:
         """Whether the node unpacks a lattice with one of Covalent's own functions."""
         module = _SERVER_FUNCTIONS.get(self.function.name)
@@ -76,15 +91,30 @@ class TaskGroup:
     Attributes:
         electrons: The nodes, each after its input nodes.
         inputs: Archive of each input node outside the group.
+        projects: Packed projects of the functions, by digest.
     """
 
     electrons: Sequence[Electron]
     inputs: Mapping[int, Archive] = field(repr=False)
+    projects: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
         """Name of the last function, which the user wrote."""
         return self.electrons[-1].function.name or "electron"
+
+    @property
+    def needed_projects(self) -> set[str]:
+        """Digests of the projects that the functions need."""
+        return {str(each.facts["project"]) for each in self.electrons if "project" in each.facts}
+
+    @property
+    def pins(self) -> list[str] | None:
+        """Distributions that the functions import; None if a function was not packed."""
+        facts = [each.facts for each in self.electrons]
+        if any("packages" not in each for each in facts):
+            return None
+        return sorted({str(text) for each in facts for text in each["packages"]})
 
     @property
     def requirements(self) -> list[str]:
@@ -111,32 +141,47 @@ class TaskGroup:
         Raises:
             IntegrityError: The archive of the function does not name a Python version.
         """
-        first = self.electrons[0].function
-        origin = Origin(first.python, first.cloudpickle)
-        if not _VERSION.match(first.python):
+        first = self.electrons[0]
+        origin = Origin(
+            str(first.facts.get("python", first.function.python)),
+            str(first.facts.get("cloudpickle", first.function.cloudpickle)),
+        )
+        if not _VERSION.match(origin.python):
             raise IntegrityError(
-                f"the archive of {self.name} does not name a Python version, but {first.python!r}"
+                f"the archive of {self.name} does not name a Python version, but {origin.python!r}"
             )
         codes = [
             Code(
                 each.function.name or "electron",
-                _travelling(each.function),
+                _travelling(each.function.data),
                 [*each.before],
                 [*each.after],
             )
             for each in self.electrons
         ]
-        inputs = {number: _travelling(value) for number, value in self.inputs.items()}
+        inputs = {number: _travelling(value.data) for number, value in self.inputs.items()}
         call: pickling.Call = ([each.node for each in self.electrons], inputs), {}
-        function = partial(electron.run_group, codes)
+        projects = {digest: _travelling(self.projects[digest]) for digest in self.needed_projects}
+        function = functools.partial(electron.run_group, codes)
+        if projects:
+            function = functools.partial(function, projects=projects)
         return pickling.pack_plain(function, origin), pickling.pack_plain([call], origin)
 
-    def collect(self) -> bytes:
-        """Return the result's archive of a group that consists of one collection.
+    @property
+    def is_collected(self) -> bool:
+        """Whether `collect` returns the value of the only node, without a job."""
+        only = self.electrons[0]
+        return len(self.electrons) == 1 and (only.is_collection or only.is_result)
 
-        When unpickled, it calls ``pickle.loads`` for each element.
+    def collect(self) -> bytes:
+        """Return the archive of the value of a collection, or of a lattice's result.
+
+        When unpickled, a collection calls ``pickle.loads`` for each element.
         """
         (only,) = self.electrons
+        if only.is_result:
+            number = only.node.args[0] if only.node.args else only.node.kwargs["retval"]
+            return archive.joined(self.inputs[number])
         named = [only.node.kwargs[name] for name in ("keys", "values") if name in only.node.kwargs]
         inputs = [self.inputs[number] for number in (*only.node.args, *named)]
         value: Any
@@ -180,6 +225,25 @@ def read_group(nodes: Sequence[Node], files: Mapping[tuple[int, str], Path]) -> 
     return TaskGroup(electrons, inputs)
 
 
+def read_projects(file: Path) -> dict[str, sources.Archive]:
+    """Return the packed projects in the file of a lattice's function, by digest.
+
+    Raises:
+        IntegrityError: The file is not in Covalent's format.
+        OSError: The file cannot be read.
+    """
+    stat = file.stat()
+    return _read_projects(file, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(8)
+def _read_projects(file: Path, _changed: int, _size: int) -> dict[str, sources.Archive]:
+    facts = archive.parse(file.read_bytes()).header.get(HEADER)
+    with _understood():
+        packed: dict[str, str] = facts[PROJECTS] if facts else {}
+        return {name: sources.Archive(base64.b64decode(text)) for name, text in packed.items()}
+
+
 def hook_of(function: str, args: str, kwargs: str, keyword: str) -> Hook:
     """Return a hook.
 
@@ -218,9 +282,9 @@ class _Pickled(_Call):
         super().__init__(pickle.loads, archive.decode(source.data))
 
 
-def _travelling(source: Archive) -> Any:
-    """Wrap an archive's data, so that pickling does not copy it."""
-    return pickle.PickleBuffer(source.data)
+def _travelling(data: Buffer) -> Any:
+    """Wrap bytes, so that pickling does not copy them."""
+    return pickle.PickleBuffer(data)
 
 
 def _open(path: Path) -> Buffer:

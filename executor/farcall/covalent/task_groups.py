@@ -26,6 +26,7 @@ from farcall.model import clock
 from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.model.workflows import NodeOf, Workflow
+from farcall.packages import environment
 from farcall.packages.wanted import AUTO, LOCAL
 from farcall.payload.pickling import Packed
 from farcall_runtime.contract import Location
@@ -258,8 +259,13 @@ class TaskGroups:
 
     async def _submit(self, run: GroupRun, group: TaskGroup, planned: Planned | None) -> TaskRun:
         settings = run.settings
-        if settings.packages == AUTO:  # the caller's code may be on another machine
-            settings = settings.with_options(packages=LOCAL)
+        if settings.packages == AUTO:
+            pins = group.pins  # None if the client has no farcall, and its imports are unknown
+            settings = (
+                settings.with_options(packages=LOCAL)
+                if pins is None
+                else environment.with_pins(settings, pins)
+            )
         settings, group = await _travelling(settings, group)
         return await TaskRun.submit(
             _GroupCall(group, self.debouncer),

@@ -157,6 +157,35 @@ def is_wanted(settings: Settings) -> bool:
     return settings.packages is not None or bool(settings.extra_packages)
 
 
+def is_by_import(settings: Settings) -> bool:
+    """Return whether the imports of the caller's code determine the packages."""
+    return settings.packages == wanted.AUTO
+
+
+def pins(settings: Settings) -> list[str]:
+    """Return the installed distributions that the options name, with their exact versions.
+
+    Raises:
+        SettingsError: A distribution cannot be sent.
+    """
+    return [f"{item.name}=={item.version}" for item in find(settings).items]
+
+
+def with_pins(settings: Settings, pinned: Sequence[str]) -> Settings:
+    """Return options that send the distributions of another machine's `pins`.
+
+    Those that are installed here in the same version are packed from disk, and the others are
+    fetched.
+    """
+    here = {name: f"{name}=={item.version}" for name, item in _installed().items()}
+    wanted_here = {text.partition("==")[0] for text in pinned if text in here.values()}
+    return settings.with_options(
+        packages=wanted.LOCAL,
+        exclude_packages=(*settings.exclude_packages, *sorted(here.keys() - wanted_here)),
+        extra_packages=(*settings.extra_packages, *sorted({*pinned} - {*here.values()})),
+    )
+
+
 def find(settings: Settings) -> Environment:
     """Return the environment that the options name, without packing it.
 
@@ -258,9 +287,7 @@ def _local(
     Raises:
         SettingsError: A distribution cannot be sent and is not excluded.
     """
-    found = installed.scan()
-    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
-        every = dict(zip((each.key for each in found), threads.map(_note, found), strict=True))
+    every = _installed()
     if names is not None:
         every = _used(every, *names)
     needed = _needed(every, target)
@@ -286,6 +313,14 @@ def _local(
     return items, stays
 
 
+def _installed() -> dict[str, Item]:
+    """Return the metadata of the installed distributions by name."""
+    distributions = installed.scan()
+    with ThreadPoolExecutor(_READ_AT_ONCE) as threads:
+        items = threads.map(_note, distributions)
+        return dict(zip((each.key for each in distributions), items, strict=True))
+
+
 def _used(
     every: Mapping[str, Item], named: AbstractSet[str], loaded: AbstractSet[str]
 ) -> dict[str, Item]:
@@ -296,7 +331,7 @@ def _used(
         return {canonicalize_name(each) for name in modules for each in owners.get(name, ())}
 
     found = distributions(loaded) - _required(every, imported.PROGRAMS)
-    wanted_here = _required(every, found | distributions(named))
+    wanted_here = _required(every, found | (distributions(named) - _OURS))
     return {name: item for name, item in every.items() if name in wanted_here}
 
 

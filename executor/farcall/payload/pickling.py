@@ -6,6 +6,7 @@ value.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CoroutineType, GeneratorType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 
@@ -30,6 +31,8 @@ from farcall.payload.spill import NoRoomError, Spill
 from farcall_runtime import envelope, failures, pickles
 from farcall_runtime.contract import SHARED_LEAST_BYTES
 from farcall_runtime.envelope import Buffer
+
+T = TypeVar("T")
 
 # --- Explanation: which part of the arguments cannot be pickled, and what to pass instead
 
@@ -242,13 +245,32 @@ def pack_function(
     """
     called = functools.partial(function, **fixed) if fixed else function
     using = using or Pickling(None)
+    with _explaining(function, fixed or {}, using):
+        parts = _dump(called, using, lambda: pickles.dump(using.prepared(called)))
+    return _share(_frame(parts), parts, digests or Digests())
+
+
+def dump_function(function: Callable[..., Any], using: Pickling) -> bytes:
+    """Pickle a function for a job that gets the project's files in another way.
+
+    Raises:
+        TaskNotPicklableError: An object that the function refers to cannot be pickled.
+    """
+    with _explaining(function, {}, using):
+        return _dump(
+            function, using, lambda: pickles.dump_whole(using.prepared(function, is_apart=True))
+        )
+
+
+@contextlib.contextmanager
+def _explaining(function: Any, fixed: Mapping[str, Any], using: Pickling) -> Iterator[None]:
     try:
-        parts = _dump(called, using)
+        yield
     except BaseException as error:  # pickling runs the user's code
         if is_ctrl_c(error):
             raise
         with using.in_force():
-            why = explain([((), dict(fixed or {}))])
+            why = explain([((), dict(fixed))])
         if why:
             raise TaskNotPicklableError(why) from error
         name = getattr(function, "__qualname__", repr(function))
@@ -257,18 +279,17 @@ def pack_function(
             "it uses (globals, closures, self) are pickled with it. Create unpicklable objects "
             "inside the function"
         ) from error
-    return _share(_frame(parts), parts, digests or Digests())
 
 
-def _dump(called: Callable[..., Any], using: Pickling) -> list[pickles.Pieces]:
+def _dump(called: Callable[..., Any], using: Pickling, dump: Callable[[], T]) -> T:
     try:
         with using.in_force():
-            return pickles.dump(using.prepared(called))
+            return dump()
     except Exception:
         if not using.remake(called):
             raise
     with using.in_force():
-        return pickles.dump(using.prepared(called))
+        return dump()
 
 
 def pack_calls(

@@ -25,8 +25,8 @@ from weakref import WeakKeyDictionary
 from farcall.config.settings import Settings
 from farcall.payload import script
 from farcall.payload.script import Script
-from farcall.payload.sources import Sources, find, home_of, main_file, project_modules
-from farcall_runtime import pickles
+from farcall.payload.sources import Archive, Sources, find, home_of, main_file, project_modules
+from farcall_runtime import packed_function, pickles
 from farcall_runtime import sources as runtime
 from farcall_runtime.sources import MAIN, Reference, Rules
 
@@ -76,9 +76,22 @@ class Pickling:
         finally:
             pickles.rules.reset(token)
 
-    def prepared(self, called: Callable[..., Any]) -> Any:
-        """Return the object to pickle for a function: it sets up the project, then calls."""
-        if self._sources is None or not (self._sources.files or self._script):
+    @property
+    def archive(self) -> Archive | None:
+        """The project's packed files, if jobs need them."""
+        sources = self._sources
+        return sources.archive if sources is not None and (sources.files or self._script) else None
+
+    def prepared(self, called: Callable[..., Any], *, is_apart: bool = False) -> Any:
+        """Return the object to pickle for a function: it sets up the project, then calls.
+
+        Args:
+            called: The function.
+            is_apart: Whether the archive is not part of the pickle, and the job's texts are read
+                where the project is unknown.
+        """
+        archive = self.archive
+        if archive is None:
             return called
         plain, others = {}, {}
         for name, each in self._sent.items():
@@ -92,7 +105,12 @@ class Pickling:
             plain[MAIN], others[MAIN], read = self._variables(self._script, called)
             script = self._script.plan(read - others[MAIN].keys())
         plan = self._plan(script)
-        entered = Reference(runtime.enter, pickle.PickleBuffer(self._sources.archive), plan)
+        if is_apart and self._sources is not None:
+            plan["roots"] = {place: root for root, place in self._sources.roots.items()}
+        if is_apart:
+            entered = Reference(packed_function.enter_project, archive.sha256.hex(), plan)
+        else:
+            entered = Reference(runtime.enter, pickle.PickleBuffer(archive), plan)
         in_job = self._in_job(plain), self._in_job(others)
         return Reference(runtime.prepared, entered, *in_job, called)
 
@@ -483,3 +501,20 @@ class _CallerRules(Rules):
 
     def named(self, module: str, name: str) -> Any:
         return NotImplemented
+
+    def reduce(self, pickler: Any, value: Any) -> Any:
+        recipe = super().reduce(pickler, value)
+        if type(value) is FunctionType and recipe is not NotImplemented:
+            electron = vars(value).get("electron_object")
+            if electron is not None:  # in a job, it is the function that it was made of
+                return pickles.itself, (electron.function,)
+        return recipe
+
+    def _by_name(self, module: ModuleType, value: Any) -> Any:
+        name = getattr(value, "__name__", "")
+        decorated = vars(module).get(name)
+        electron = getattr(decorated, "__dict__", {}).get("electron_object")
+        is_own = electron is not None and electron.function is value
+        if is_own and self.is_made(module.__name__, name):
+            return runtime.global_of, (module.__name__, name)
+        return super()._by_name(module, value)

@@ -23,6 +23,7 @@ class Group:
 
     name = "work"
     requirements = ()
+    pins = None
 
     def pack(self):
         (arguments,) = pack_calls([[((1,), {})]])

@@ -80,6 +80,24 @@ def _around(electron_id: int) -> Workflow:
     return _around(around.electron_id)
 
 
+def lattice_function(dispatch_id: str) -> Path:
+    """Return the file of a lattice's function."""
+    from covalent_dispatcher._db.datastore import workflow_db
+    from covalent_dispatcher._db.models import Asset, Lattice, LatticeAsset
+    from sqlalchemy import select
+
+    question = (
+        select(Asset)
+        .join(LatticeAsset, LatticeAsset.asset_id == Asset.id)
+        .join(Lattice, LatticeAsset.meta_id == Lattice.id)
+        .where(Lattice.dispatch_id == dispatch_id)
+        .where(LatticeAsset.key == "workflow_function")
+    )
+    with workflow_db.session() as session:
+        (asset,) = session.execute(question).one()
+        return Path(asset.storage_path, asset.object_key)
+
+
 def _assets_of(dispatch_id: str, nodes: Iterable[int]) -> Any:
     """Return the query for the assets of nodes: number, name and record of each."""
     from covalent_dispatcher._db.models import Asset, Electron, ElectronAsset, Lattice

@@ -16,6 +16,7 @@ from farcall.covalent.assets import Electron, TaskGroup
 from farcall.covalent.group_run import CancelledGroupError
 from farcall.covalent.node_results import telling
 from farcall.covalent.plugin import database
+from farcall.covalent.plugin.managed import with_projects
 from farcall.covalent.plugin.options import ConfiguredExecutor
 from farcall.covalent.task_groups import groups_of_loop
 from farcall.engine.session import session_for
@@ -52,6 +53,7 @@ class DirectExecutor(ConfiguredExecutor):
         workflow = None
         if by_server:
             workflow = (await asyncio.to_thread(database.stored, key[0], key[1:])).workflow
+            group = await asyncio.to_thread(with_projects, group, workflow)
         groups_of_loop().add(self.settings, [key], group, workflow)
         job_id = await self.submit_task(task_metadata, {})
         if by_server:

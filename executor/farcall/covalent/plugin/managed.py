@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from covalent._shared_files.config import get_config
@@ -18,6 +19,7 @@ from farcall.covalent.node_results import NodeEnd, as_utf8, telling
 from farcall.covalent.plugin import database, restart
 from farcall.covalent.plugin.options import ConfiguredExecutor
 from farcall.covalent.task_groups import groups_of_loop, planned_handle
+from farcall.model.errors import FarcallError
 from farcall.model.workflows import Workflow
 from farcall_runtime.contract import Location
 from farcall_runtime.electron import Node
@@ -67,15 +69,13 @@ class ManagedExecutor(ConfiguredExecutor):
         resources: ResourceMap,
         task_group_metadata: Mapping[str, Any],
     ) -> Any:
-        settings = self.settings
         keys = _keys(task_group_metadata)
         group, workflow = await asyncio.to_thread(_read, keys[0][0], task_specs)
-        electrons = group.electrons
-        if any(each.is_for_server for each in electrons):
+        if any(each.is_for_server for each in group.electrons):
             return await _delegate(task_specs, resources, task_group_metadata)
-        if len(electrons) == 1 and electrons[0].is_collection:
+        if group.is_collected:
             return {_COLLECTED: await asyncio.to_thread(group.collect)}
-        stored = self.stored
+        settings, stored = self.settings, self.stored
 
         async def record_place(where: Location, index: int) -> None:
             await database.record_job(*keys[-1], stored, planned_handle(where, index))
@@ -221,8 +221,26 @@ def _keys(task_group_metadata: Mapping[str, Any]) -> list[Key]:
 def _read(dispatch_id: str, task_specs: Sequence[TaskSpec]) -> tuple[TaskGroup, Workflow]:
     nodes = [Node(spec.electron_id, spec.args, spec.kwargs) for spec in task_specs]
     numbers = {n for node in nodes for n in (node.number, *node.args, *node.kwargs.values())}
-    found = database.stored(dispatch_id, numbers)
-    return assets.read_group(nodes, found.files), found.workflow
+    records = database.stored(dispatch_id, numbers)
+    group = assets.read_group(nodes, records.files)
+    return with_projects(group, records.workflow), records.workflow
+
+
+def with_projects(group: TaskGroup, workflow: Workflow) -> TaskGroup:
+    """Return a group with the projects that the client stored in the outermost lattice.
+
+    Raises:
+        FarcallError: A project is missing.
+    """
+    if not group.needed_projects:
+        return group
+    projects = assets.read_projects(database.lattice_function(workflow.dispatch))
+    if group.needed_projects - projects.keys():
+        raise FarcallError(
+            f"dispatch {workflow.dispatch} has no project files for {group.name}. "
+            "Dispatch the workflow again."
+        )
+    return replace(group, projects=projects)
 
 
 async def _delegate(

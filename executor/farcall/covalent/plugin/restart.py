@@ -25,6 +25,12 @@ _COMPLETED = "COMPLETED"
 _ENDED = (_COMPLETED, "FAILED", "CANCELLED")
 
 
+def is_server() -> bool:
+    """Return whether this process is Covalent's server."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return main is not None and Path(main).resolve().parts[-2:] == ("covalent_ui", "app.py")
+
+
 def keep_state_over_restarts() -> None:
     """Configure the server to keep the state of running dispatches in its database.
 
@@ -33,9 +39,8 @@ def keep_state_over_restarts() -> None:
     running when the server was killed can never finish. The plugin is loaded before Covalent reads
     the variable.
     """
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if main is None or Path(main).resolve().parts[-2:] != ("covalent_ui", "app.py"):
-        return  # a client; its child processes must not inherit the variable
+    if not is_server():
+        return  # the child processes of a client must not inherit the variable
     database = os.environ.get("COVALENT_DATABASE_URL")
     url = database or "sqlite+pysqlite:///" + get_config("dispatcher.db_path")
     os.environ.setdefault(_STATE_VARIABLE, url)
@@ -121,7 +126,7 @@ def _find_left(dispatch_id: str) -> Left:
         if not states:
             raise FarcallError(
                 "Covalent's server has lost the state of this dispatch, so it cannot "
-                "continue. Run ct.redispatch({dispatch_id!r}, reuse_previous_results=True) to "
+                f"continue. Run ct.redispatch({dispatch_id!r}, reuse_previous_results=True) to "
                 "run it again."
             )
         groups = {}
