@@ -12,49 +12,42 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import itertools
 import logging
 import os
+import posixpath
 import re
 import site
 import struct
 import sys
 import sysconfig
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-import farcall
-import farcall_runtime
 from farcall.model.errors import SettingsError
-from farcall.payload.ignore import NAME as IGNORE_FILE
-from farcall.payload.ignore import Ignore
+from farcall.payload import walk as walks
+from farcall.payload.walk import (
+    CODE,
+    MOST_BYTES,
+    MOST_FILES,
+    OWN,
+    File,
+    LeftOut,
+    TooManyError,
+    Walk,
+    is_home,
+)
 from farcall_runtime import sources as runtime
-from farcall_runtime.sources import MAIN
+from farcall_runtime.sources import MAIN, Entry
 
 _log = logging.getLogger("farcall")
 
 AUTO = "auto"
 """Value of the option ``sources`` that detects the project's folders."""
-
-MOST_FILES = 2000
-MOST_BYTES = 20 * 1000**2
-"""Limits for one folder; above them, only its loaded packages are sent."""
-
-LARGEST_DATA_BYTES = 1000**2
-"""Maximum size of a file that is not code."""
-
-_MOST_SEEN = 20_000
-"""Maximum number of a folder's entries that are examined."""
-
-_CODE = (".py", ".so", ".pyd")
-_SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages"}
-_TOPS = (".git", "pyproject.toml")
 
 _INSTALLED = tuple(
     {
@@ -70,39 +63,7 @@ _INSTALLED = tuple(
         if path
     }
 )
-_OWN = tuple(
-    os.path.dirname(os.path.realpath(str(module.__file__)))
-    for module in (farcall, farcall_runtime)
-)
 _OWN_NAMES = {"farcall", "farcall_runtime", "torchx_plugins"}
-
-
-class File(NamedTuple):
-    """A file that is sent.
-
-    Attributes:
-        path: Local path.
-        place: Path in the archive, with slashes.
-        size: Size in bytes.
-        changed: Modification time in nanoseconds.
-    """
-
-    path: str
-    place: str
-    size: int
-    changed: int
-
-
-class LeftOut(NamedTuple):
-    """A file or folder of the project that is not sent.
-
-    Attributes:
-        path: Local path.
-        why: The reason.
-    """
-
-    path: str
-    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +97,31 @@ class Sources:
 
     def place_of(self, path: str) -> str | None:
         """Return a file's path in the archive; None if the file is not sent."""
-        found = self.places.get(path)
-        return self.places.get(os.path.abspath(path)) if found is None else found
+        place = self.places.get(path)
+        return self._place_of(os.path.abspath(path)) if place is None else place
+
+    def _place_of(self, path: str) -> str | None:
+        for link, (start, target) in self._links.items():
+            if path.startswith(f"{link}{os.sep}"):
+                rest = path[len(link) :]
+                return f"{start}{rest}" if f"{target}{rest}" in self._sent_places else None
+        return self.places.get(path)
+
+    @functools.cached_property
+    def _sent_places(self) -> frozenset[str]:
+        return frozenset(self.places.values())
+
+    @functools.cached_property
+    def _links(self) -> dict[str, tuple[str, str]]:
+        """Return the places of the links that are kept, and of their targets."""
+        return {
+            each.path: (
+                each.place,
+                posixpath.normpath(f"{posixpath.dirname(each.place)}/{each.target}"),
+            )
+            for each in self.files
+            if each.kind == runtime.LINK
+        }
 
     def folder_of(self, path: str) -> str | None:
         """Return a folder's path in the archive; None if it is outside the project."""
@@ -176,9 +160,7 @@ def is_installed(path: str) -> bool:
     parts = resolved.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return True
-    return any(
-        resolved == each or resolved.startswith(each + os.sep) for each in _INSTALLED + _OWN
-    )
+    return any(resolved == each or resolved.startswith(each + os.sep) for each in _INSTALLED + OWN)
 
 
 _resolved = functools.lru_cache(1024)(os.path.realpath)
@@ -209,7 +191,7 @@ def _has_source(module: object) -> bool:
     if not isinstance(module, ModuleType):
         return False
     file = getattr(module, "__file__", None)
-    return isinstance(file, str) and file.endswith(_CODE)
+    return isinstance(file, str) and file.endswith(CODE)
 
 
 def project_modules() -> list[ModuleType]:
@@ -272,170 +254,11 @@ def _found_roots() -> tuple[list[str], list[str], list[str]]:
 @functools.cache
 def _is_foreign(path: str) -> bool:
     """Return whether a folder contains installed packages, or farcall itself."""
-    homes = {os.path.dirname(each) for each in _OWN}
+    homes = {os.path.dirname(each) for each in OWN}
     return is_installed(path) or os.path.realpath(path) in homes
 
 
 # --- which files --------------------------------------------------------------------------------
-
-
-class _TooManyError(Exception):
-    """A folder exceeds the limits of one folder."""
-
-
-class _Rules(NamedTuple):
-    """Patterns of excluded paths, and the folder that they apply to."""
-
-    ignore: Ignore
-    folder: str
-
-    def leaves_out(self, path: str) -> bool:
-        return self.ignore.leaves_out(os.path.relpath(path, self.folder))
-
-    def leaves_out_all_of(self, path: str) -> bool:
-        name = os.path.relpath(path, self.folder)
-        return self.ignore.leaves_out(name) and self.ignore.leaves_out_all_of(name)
-
-
-@functools.lru_cache(64)
-def _ignore(lines: tuple[str, ...], where: str) -> Ignore:
-    return Ignore(lines, where)
-
-
-def _ignored_by(root: str) -> _Rules | None:
-    """Return the ignore file of a folder, or of a folder above it in its project."""
-    folder = root
-    while True:
-        file = Path(folder, IGNORE_FILE)
-        if file.is_file():
-            text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
-            return _Rules(_ignore(tuple(text.splitlines()), str(file)), folder)
-        parent = os.path.dirname(folder)
-        is_top = any(os.path.exists(os.path.join(folder, each)) for each in _TOPS)
-        if is_top or parent == folder:
-            return None
-        folder = parent
-
-
-class _Walk:
-    """A walk over the folders of a project."""
-
-    def __init__(self, exclude: Sequence[str]) -> None:
-        self.files: dict[str, File] = {}
-        self.left_out: list[LeftOut] = []
-        self._exclude = _ignore(tuple(exclude), "exclude_sources") if exclude else None
-
-    def add_folder(self, root: str, place: str, only: Sequence[str] | None = None) -> None:
-        """Add the files of a folder.
-
-        Args:
-            root: The folder.
-            place: Its path in the archive.
-            only: Names of the entries to add; None for all.
-
-        Raises:
-            _TooManyError: The folder exceeds the limits; nothing was added.
-        """
-        rules = self._rules(root)
-        files: dict[str, File] = {}
-        left_out: list[LeftOut] = []
-        size = seen = 0
-        folders = [root]
-        while folders:
-            folder = folders.pop()
-            entries = _entries(folder, left_out)
-            seen += len(entries)
-            if seen >= _MOST_SEEN:
-                raise _TooManyError
-            for entry in entries:
-                if folder == root and only is not None and entry.name not in only:
-                    continue
-                stat = _judge(entry, root, rules, left_out)
-                if stat is None:
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.path)
-                    continue
-                size += stat.st_size
-                name = f"{place}{entry.path[len(root.rstrip(os.sep)) :]}"
-                files[entry.path] = File(entry.path, name, stat.st_size, stat.st_mtime_ns)
-                if len(files) > MOST_FILES or size > MOST_BYTES:
-                    raise _TooManyError
-        self.files.update(files)
-        self.left_out += left_out
-
-    def add_files(self, root: str, place: str, paths: Iterable[str]) -> None:
-        """Add some files of a folder, unless they are excluded."""
-        rules = self._rules(root)
-        for path in paths:
-            if path not in self.files and not any(each.leaves_out(path) for each in rules):
-                with contextlib.suppress(OSError):
-                    stat = os.stat(path)
-                    name = f"{place}{path[len(root.rstrip(os.sep)) :]}"
-                    self.files[path] = File(path, name, stat.st_size, stat.st_mtime_ns)
-
-    def _rules(self, root: str) -> list[_Rules]:
-        found = [_ignored_by(root)]
-        if self._exclude is not None:
-            found.append(_Rules(self._exclude, root))
-        return [each for each in found if each is not None]
-
-
-def _entries(folder: str, left_out: list[LeftOut]) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder; none for a virtual environment."""
-    try:
-        with os.scandir(folder) as found:
-            entries = list(itertools.islice(found, _MOST_SEEN))
-    except OSError as error:
-        left_out.append(LeftOut(folder, str(error.strerror)))
-        return []
-    return [] if "pyvenv.cfg" in [each.name for each in entries] else entries
-
-
-def _judge(
-    entry: os.DirEntry[str], root: str, rules: Sequence[_Rules], left_out: list[LeftOut]
-) -> os.stat_result | None:
-    """Return the stat result of a file to send or a folder to walk; None for others."""
-    name = entry.name
-    if name.startswith(".") or name in _SKIPPED or name.endswith((".pyc", ".pyo")):
-        return None  # too common to report
-    try:
-        stat = entry.stat()
-    except OSError as error:
-        left_out.append(LeftOut(entry.path, str(error.strerror)))
-        return None
-    why = _why_not(entry, root, stat.st_size)
-    leaves_out = _Rules.leaves_out_all_of if entry.is_dir() else _Rules.leaves_out
-    if not why and rules and any(leaves_out(each, entry.path) for each in rules):
-        why = "excluded"
-    if why:
-        left_out.append(LeftOut(entry.path, why))
-    return None if why else stat
-
-
-def _why_not(entry: os.DirEntry[str], root: str, size: int) -> str:
-    """Return why a file or folder cannot be sent, whatever the rules; empty if it can."""
-    if entry.is_symlink():
-        if entry.is_dir():
-            return "a link to a folder"
-        if not os.path.realpath(entry.path).startswith(os.path.realpath(root) + os.sep):
-            return "a link to a place outside the project"
-    if entry.is_dir():
-        return "farcall itself" if entry.path in _OWN else ""
-    if not entry.is_file():
-        return "not a regular file"
-    if not entry.name.isprintable():
-        return "its name is not printable"
-    if size > LARGEST_DATA_BYTES and not entry.name.endswith(_CODE):
-        return f"{size / 1e6:,.1f} MB; data files up to 1 MB are sent"
-    return ""
-
-
-def _is_home(path: str) -> bool:
-    """Return whether a folder typically contains several projects."""
-    others = (os.sep, os.path.expanduser("~"), tempfile.gettempdir())
-    return os.path.realpath(path) in {os.path.realpath(each) for each in others}
-
 
 _warned: set[str] = set()
 """Folders that exceed the limits; walking one again would take too long."""
@@ -443,18 +266,18 @@ _warned: set[str] = set()
 _first_seen: dict[str, tuple[Any, int]] = {}
 
 
-def _add_root(walk: _Walk, root: str, place: str, *, is_whole: bool) -> None:
+def _add_root(walk: Walk, root: str, place: str, *, is_whole: bool) -> None:
     """Add the files of a folder; if they are too many, only the loaded ones."""
-    if is_whole and not _is_home(root) and root not in _warned:
-        with contextlib.suppress(_TooManyError):
+    if is_whole and not is_home(root) and root not in _warned:
+        with contextlib.suppress(TooManyError):
             walk.add_folder(root, place)
             return
     names = _loaded_in(root)
     try:
         walk.add_folder(root, place, names)
-    except _TooManyError:
+    except TooManyError:
         walk.add_files(root, place, _loaded_files(root))
-    if is_whole and not _is_home(root) and root not in _warned:
+    if is_whole and not is_home(root) and root not in _warned:
         _warned.add(root)
         _log.warning(
             "%s holds more than %d files or %d MB, so jobs get only what is imported from it "
@@ -468,6 +291,21 @@ def _loaded_files(root: str) -> list[str]:
     start = f"{root.rstrip(os.sep)}{os.sep}"
     files = [os.path.abspath(str(each.__file__)) for each in project_modules()]
     return [each for each in [*files, main_file()] if each.startswith(start)]
+
+
+def _loaded_files_of_project() -> list[str]:
+    return [os.path.abspath(str(each.__file__)) for each in project_modules()]
+
+
+def _project_folders(roots: Iterable[str]) -> list[str]:
+    """Return the real paths of the folders whose contents belong to the project."""
+    folders = [each for root in roots for each in (root, walks.top_of(root)) if each]
+    for module in project_modules():
+        folder, name = os.path.split(str(module.__file__))
+        folders.append(_home_of(module.__name__, os.path.join(_resolved(folder), name))[0])
+    return [
+        os.path.realpath(each) for each in dict.fromkeys(folders) if each and not is_home(each)
+    ]
 
 
 def _loaded_in(root: str) -> list[str]:
@@ -508,12 +346,13 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
             on_path = [each for each in on_path if each in wanted]
             homes, files = [each for each in wanted if each not in on_path], []
         roots = _layout([*on_path, *homes])
-        walk = _Walk(exclude)
+        walk = Walk(exclude, _loaded_files_of_project, lambda: _project_folders(roots))
         for root, place in roots.items():
             if "/" not in place:
                 _add_root(walk, root, place, is_whole=root in on_path or wanted is not None)
         for number, file in enumerate(dict.fromkeys(files)):
             walk.add_files(os.path.dirname(file), f"f{number}", [file])
+        walk.follow_links()
         sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
         path = tuple(
             roots[each]
@@ -522,10 +361,11 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         )
         key = repr((option, list(exclude)))
         _warn_of_changes(walk.files)
-        stamp = sent, path, tuple(roots)
+        folders = walk.empty_folders
+        stamp = sent, folders, path, tuple(roots)
         before = _found.get(key)
         if before is None or before[0] != stamp:
-            made = _pack(sent, walk.left_out, path, roots)
+            made = _pack(sent, folders, walk.left_out, path, roots)
             before = _found[key] = stamp, made
             _by_digest[made.digest] = replace(made, archive=Archive())
             if len(_by_digest) > _MOST_KNOWN:
@@ -579,7 +419,7 @@ def _layout(roots: Iterable[str]) -> dict[str, str]:
         above = next(
             (each for each in places if root.startswith(f"{each.rstrip(os.sep)}{os.sep}")), None
         )
-        if above is None or _is_home(above):
+        if above is None or is_home(above):
             places[root] = str(number)
             number += 1
         else:
@@ -588,19 +428,23 @@ def _layout(roots: Iterable[str]) -> dict[str, str]:
 
 
 def _pack(
-    files: Sequence[File], left_out: Sequence[LeftOut], path: Sequence[str], roots: dict[str, str]
+    files: Sequence[File],
+    folders: Iterable[str],
+    left_out: Sequence[LeftOut],
+    path: Sequence[str],
+    roots: dict[str, str],
 ) -> Sources:
-    read: list[tuple[str, bytes]] = []
+    entries = [Entry(each, kind=runtime.FOLDER) for each in folders]
     sent: list[File] = []
     left = list(left_out)
     for each in files:
         try:
-            read.append((each.place, Path(each.path).read_bytes()))
-            read += _compiled(each)
+            entries.append(Entry(each.place, walks.read(each), each.kind))
+            entries += _compiled(each)
             sent.append(each)
         except OSError as error:
             left.append(LeftOut(each.path, str(error.strerror)))
-    archive = Archive(runtime.pack(read))
+    archive = Archive(runtime.pack(entries))
     places = {each.path: each.place for each in sent}
     return Sources(tuple(sent), tuple(left), archive, tuple(path), roots, places)
 
@@ -610,14 +454,14 @@ _IN_JOB = re.compile(
 )
 
 
-def _compiled(file: File) -> list[tuple[str, bytes]]:
+def _compiled(file: File) -> list[Entry]:
     """Return the local bytecode of a module, because a job would compile it each time.
 
     Its header is replaced by one that requires no comparison with the source
     (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation), and the path in
     it by the place, which an import replaces with the job's path.
     """
-    if not file.path.endswith(".py"):
+    if not file.path.endswith(".py") or file.kind == runtime.LINK:
         return []
     try:
         path = importlib.util.cache_from_source(file.path)
@@ -626,13 +470,15 @@ def _compiled(file: File) -> list[tuple[str, bytes]]:
     except (OSError, NotImplementedError, struct.error):
         return []  # there is none, Python caches none, or the file is truncated
     is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
-    own = file.path.encode()  # found more than once if the module has its path in a string, too
+    own = os.fsencode(
+        file.path
+    )  # found more than once if the module has its path in a string, too
     if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
         return []
     folder, _, _ = file.place.rpartition("/")
-    place = file.place.encode()[-len(own) :].rjust(len(own), b"/")
+    place = os.fsencode(file.place)[-len(own) :].rjust(len(own), b"/")
     compiled = magic + struct.pack("<I8s", 1, b"") + data[16:].replace(own, place)
-    return [(f"{folder}/__pycache__/{os.path.basename(path)}", compiled)]
+    return [Entry(f"{folder}/__pycache__/{os.path.basename(path)}", compiled)]
 
 
 def localized(said: Any) -> Any:

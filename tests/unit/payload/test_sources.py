@@ -1,15 +1,17 @@
 """Project files that are sent to jobs."""
 
+import json
 import os
 import py_compile
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
 
 from farcall.model.errors import SettingsError
-from farcall.payload import sources
+from farcall.payload import sources, walk
 from farcall.payload.results import hint
 
 
@@ -91,20 +93,136 @@ def test_large_data_is_omitted_by_name(project):
     ]
 
 
+def kinds(found):
+    return {each.place: (each.kind, each.target) for each in found.files}
+
+
 def test_links_out_of_project_are_omitted(project, tmp_path):
     write(project, main_DOT_py="x = 1")
     (tmp_path / "outside").mkdir()
     write(tmp_path / "outside", mod_DOT_py="")
     (project / "linked.py").symlink_to(tmp_path / "outside/mod.py")
     (project / "folder").symlink_to(tmp_path / "outside")
-    (project / "loop").symlink_to(project)
     (project / "broken").symlink_to("nowhere")
-    (project / "same.py").symlink_to(project / "main.py")
     found = sources.find("auto")
-    assert places(found) == ["0/main.py", "0/same.py"]
-    assert {Path(each.path).name for each in found.left_out} == {
-        *("linked.py", "folder", "loop", "broken")
+    assert places(found) == ["0/main.py"]
+    assert {Path(each.path).name for each in found.left_out} == {"linked.py", "folder", "broken"}
+
+
+def test_links_to_sent_places_are_kept(project):
+    write(project, pack__mod_DOT_py="x = 1", sub__main_DOT_py="")
+    (project / "sub/same.py").symlink_to(project / "pack/mod.py")
+    (project / "also").symlink_to("pack")
+    (project / "loop").symlink_to(project)
+    found = sources.find("auto")
+    assert kinds(found)["0/sub/same.py"] == ("l", "../pack/mod.py")
+    assert (kinds(found)["0/also"], kinds(found)["0/loop"]) == (("l", "pack"), ("l", "."))
+    assert found.place_of(str(project / "also/mod.py")) == "0/also/mod.py"
+    assert found.place_of(str(project / "also/no.py")) is None
+
+
+def loaded(monkeypatch, name, path):
+    module = type(sys)(name)
+    module.__file__ = str(path)
+    monkeypatch.setattr(sources, "project_modules", lambda: [module])
+    return module
+
+
+def test_links_to_project_are_followed(project, tmp_path, monkeypatch):
+    """The links' targets: the home of a module that was loaded by a link, and the repository."""
+    libs = write(tmp_path / "libs", common__mod_DOT_py="", tables__a_DOT_csv="1")
+    (libs / "tables/back").symlink_to(libs / "common")
+    (libs / "common/again").symlink_to(libs / "tables")
+    for name in ("common", "tables"):
+        (project / name).symlink_to(f"../libs/{name}")
+    loaded(monkeypatch, "common.mod", project / "common/mod.py")
+    found = sources.find("auto")
+    assert kinds(found) == {
+        "0/common/mod.py": ("f", ""),
+        "0/common/again": ("l", "../tables"),
+        "0/tables/a.csv": ("f", ""),
+        "0/tables/back": ("l", "../common"),
     }
+
+
+def test_link_to_file_of_project_is_followed(project, monkeypatch):
+    write(project, data__a_DOT_csv="1")
+    (project / ".git").mkdir()
+    (project / "src").mkdir()
+    (project / "src/a.csv").symlink_to("../data/a.csv")
+    monkeypatch.setattr(sys, "path", [str(project / "src")])
+    (sent,) = sources.find("auto").files
+    assert (sent.kind, sent.target) == ("f", str(project / "data/a.csv"))
+
+
+def test_link_to_large_folder_is_omitted(project, monkeypatch):
+    write(project, src__mod_DOT_py="", pyproject_DOT_toml="")
+    monkeypatch.setattr(walk, "MOST_FILES", 2)
+    for name in "abc":
+        (project / f"{name}.txt").touch()
+    (project / "src/all").symlink_to("..")
+    monkeypatch.setattr(sys, "path", [str(project / "src")])
+    found = sources.find("auto")
+    assert [Path(each).name for each in places(found)] == ["mod.py"]
+    assert found.left_out[0].why == "a link to a folder of more than 2 files or 20 MB"
+
+
+def test_link_to_excluded_file_is_omitted(project):
+    write(project, main_DOT_py="", secret_DOT_txt="")
+    (project / "open.txt").symlink_to("secret.txt")
+    assert places(sources.find("auto", ["secret.txt"])) == ["0/main.py"]
+
+
+def test_executable_bit_is_sent_when_changed(project):
+    path = write(project, run_DOT_sh="") / "run.sh"
+    assert [each.kind for each in sources.find("auto").files] == ["f"]
+    path.chmod(0o755)
+    assert [each.kind for each in sources.find("auto").files] == ["x"]
+
+
+def test_empty_folders_are_sent(project):
+    write(project, main_DOT_py="", logs___DOT_gitkeep="")
+    before = sources.find("auto").archive
+    (project / "out/deep").mkdir(parents=True)
+    after = sources.find("auto").archive
+    assert unpacked(before) == [["0/logs", 0, "d"], ["0/main.py", 0, "f"]]
+    assert unpacked(after)[-1] == ["0/out/deep", 0, "d"]
+
+
+def unpacked(archive):
+    """Return the archive's list of entries."""
+    data = zlib.decompress(archive)
+    return json.loads(data[4 : 4 + int.from_bytes(data[:4], "big")])
+
+
+@pytest.mark.parametrize("name", [b"\xff.txt", b"folder\xff", b"new\nline"])
+def test_unprintable_name_is_omitted_by_name(project, name):
+    write(project, main_DOT_py="")
+    path = Path(os.fsdecode(os.fsencode(project) + b"/" + name))
+    path.mkdir()
+    (path / "file.py").touch()
+    found = sources.find("auto")
+    assert places(found) == ["0/main.py"]
+    assert [(each.path, each.why) for each in found.left_out] == [
+        (str(path), "its name is not printable")
+    ]
+
+
+def test_unreadable_ignore_file_is_reported(project, monkeypatch):
+    write(project, main_DOT_py="", _DOT_dockerignore="")
+
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(SettingsError, match=r"/\.dockerignore cannot be read \(Permission denied"):
+        sources.find("auto")
+
+
+def test_ignore_file_above_project_is_ignored(project):
+    write(project, main_DOT_py="", pyproject_DOT_toml="")
+    (project.parent / ".dockerignore").write_text("[\n")
+    assert len(sources.find("auto").files) == 2
 
 
 def test_special_files_are_omitted(project):
@@ -187,19 +305,40 @@ def test_compiled_module_naming_path_is_omitted(project):
     assert sources.find("auto").archive == only_source
 
 
-def test_vanished_file_is_omitted(project, monkeypatch):
-    write(project, a_DOT_py="", gone_DOT_py="")
-    read = sources.Path.read_bytes
+def be_gone(path):
+    path.unlink()
 
-    def vanish(path):
-        if path.name == "gone.py":
-            path.unlink()
-        return read(path)
 
-    monkeypatch.setattr(sources.Path, "read_bytes", vanish)
+def be_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def be_a_link(path):
+    path.unlink()
+    path.symlink_to("a.py")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (be_gone, "No such file or directory"),
+        (be_a_pipe, "not a regular file any more"),
+        (be_a_link, "Too many levels of symbolic links"),
+    ],
+)
+def test_file_changed_after_walk_is_omitted(project, monkeypatch, change, why):
+    write(project, a_DOT_py="", other_DOT_py="")
+    follow = sources.Walk.follow_links
+
+    def then_change(walk):
+        follow(walk)
+        change(project / "other.py")
+
+    monkeypatch.setattr(sources.Walk, "follow_links", then_change)
     found = sources.find("auto")
     assert places(found) == ["0/a.py"]
-    assert [each.why for each in found.left_out] == ["No such file or directory"]
+    assert [each.why for each in found.left_out] == [why]
 
 
 def test_job_paths_become_local_paths(project):
@@ -257,6 +396,6 @@ def test_excluded_module_is_named_when_missing(project):
     write(project, main_DOT_py="", secret_DOT_py="")
     sources.find("auto", ["secret.py"])
     assert hint("ModuleNotFoundError", "No module named 'secret'") == (
-        f"The job has no module secret: {project / 'secret.py'} was not sent (excluded). "
-        "See docs/sources.md"
+        f"The job has no module secret: {project / 'secret.py'} was not sent "
+        '(excluded by "secret.py" in exclude_sources). See docs/sources.md'
     )
