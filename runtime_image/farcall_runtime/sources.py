@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from farcall_runtime.contract import ENV_PROJECTS
 from farcall_runtime.envelope import Buffer
 
 MAIN = "__main__"
@@ -138,7 +139,8 @@ def _checked(name: str, aim: str) -> str:
 
 def new_folder(environment: Mapping[str, str]) -> str:
     """Return an unused path for `folder`."""
-    places = (environment.get("TMPDIR", ""), "/tmp")  # noqa: S108  # its name is not to be guessed
+    own = environment.get(ENV_PROJECTS, ""), environment.get("TMPDIR", "")
+    places = (*own, "/tmp")  # noqa: S108  # its name is not to be guessed
     place = next((each for each in places if each and os.access(each, os.W_OK)), "/tmp")  # noqa: S108
     return f"{place.rstrip('/')}/farcall-sources-{os.urandom(12).hex()}"
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.util
 import logging
+import marshal
 import os
 import posixpath
 import re
@@ -21,6 +22,7 @@ import struct
 import sys
 import sysconfig
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -437,13 +439,16 @@ def _pack(
     entries = [Entry(each, kind=runtime.FOLDER) for each in folders]
     sent: list[File] = []
     left = list(left_out)
+    loaded = {*_loaded_files_of_project()}
     for each in files:
         try:
-            entries.append(Entry(each.place, walks.read(each), each.kind))
-            entries += _compiled(each)
-            sent.append(each)
+            data = walks.read(each)
         except OSError as error:
             left.append(LeftOut(each.path, str(error.strerror)))
+            continue
+        entries.append(Entry(each.place, data, each.kind))
+        entries += _bytecode(each, data, is_loaded=each.path in loaded)
+        sent.append(each)
     archive = Archive(runtime.pack(entries))
     places = {each.path: each.place for each in sent}
     return Sources(tuple(sent), tuple(left), archive, tuple(path), roots, places)
@@ -454,31 +459,52 @@ _IN_JOB = re.compile(
 )
 
 
-def _compiled(file: File) -> list[Entry]:
-    """Return the local bytecode of a module, because a job would compile it each time.
+def _bytecode(file: File, data: bytes, *, is_loaded: bool) -> list[Entry]:
+    """Return a module's bytecode, because a job would compile the module each time.
 
     Its header is replaced by one that requires no comparison with the source
-    (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation), and the path in
-    it by the place, which an import replaces with the job's path.
+    (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation).
     """
     if not file.path.endswith(".py") or file.kind == runtime.LINK:
         return []
     try:
-        path = importlib.util.cache_from_source(file.path)
-        data = Path(path).read_bytes()
-        magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
-    except (OSError, NotImplementedError, struct.error):
-        return []  # there is none, Python caches none, or the file is truncated
-    is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
-    own = os.fsencode(
-        file.path
-    )  # found more than once if the module has its path in a string, too
-    if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
+        name = os.path.basename(importlib.util.cache_from_source(file.path))
+    except NotImplementedError:  # Python caches none
         return []
-    folder, _, _ = file.place.rpartition("/")
+    code = _cached(file) or (_compiled(file, data) if is_loaded else b"")
+    if not code:
+        return []
+    header = importlib.util.MAGIC_NUMBER + struct.pack("<I8s", 1, b"")
+    return [Entry(f"{posixpath.dirname(file.place)}/__pycache__/{name}", header + code)]
+
+
+def _cached(file: File) -> bytes:
+    """Return a module's bytecode from its ``__pycache__``; empty if it is missing or outdated.
+
+    The path in it is replaced by the place, which an import replaces with the job's path.
+    """
+    try:
+        data = Path(importlib.util.cache_from_source(file.path)).read_bytes()
+        magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
+    except (OSError, struct.error):
+        return b""  # there is none, or the file is truncated
+    is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
+    own = os.fsencode(file.path)  # found more than once if a string of the module contains it
+    if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
+        return b""
     place = os.fsencode(file.place)[-len(own) :].rjust(len(own), b"/")
-    compiled = magic + struct.pack("<I8s", 1, b"") + data[16:].replace(own, place)
-    return [Entry(f"{folder}/__pycache__/{os.path.basename(path)}", compiled)]
+    return data[16:].replace(own, place)
+
+
+@functools.lru_cache(4096)
+def _compiled(file: File, data: bytes) -> bytes:
+    """Compile a module; return nothing if that fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return marshal.dumps(compile(data, file.place, "exec", dont_inherit=True))
+        except (SyntaxError, ValueError):
+            return b""
 
 
 def localized(said: Any) -> Any:

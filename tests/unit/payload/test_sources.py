@@ -296,6 +296,14 @@ def test_valid_compiled_module_is_sent(project):
     assert sources.find("auto").archive == only_source
 
 
+def test_loaded_module_is_compiled(project, monkeypatch):
+    path = write(project, mod_DOT_py="a = 1", broken_DOT_py="a =") / "mod.py"
+    loaded(monkeypatch, "mod", path)
+    names = [name for name, *_ in unpacked(sources.find("auto").archive)]
+    tag = sys.implementation.cache_tag
+    assert names == ["0/__pycache__/mod." + tag + ".pyc", "0/broken.py", "0/mod.py"]
+
+
 def test_compiled_module_naming_path_is_omitted(project):
     path = project / "mod.py"
     path.write_text(f"here = '{path}'")
