@@ -78,6 +78,7 @@ class Sources:
         archive: The packed files; see `farcall_runtime.sources.pack`.
         path: Places of the folders on the import path, in its order.
         roots: The folders and their places.
+        tops: The tops of the projects that contain them, and their places.
     """
 
     files: tuple[File, ...]
@@ -85,6 +86,7 @@ class Sources:
     archive: Archive
     path: tuple[str, ...]
     roots: Mapping[str, str]
+    tops: Mapping[str, str]
     places: Mapping[str, str] = field(repr=False)
 
     @property
@@ -128,10 +130,25 @@ class Sources:
     def folder_of(self, path: str) -> str | None:
         """Return a folder's path in the archive; None if it is outside the project."""
         path = os.path.abspath(path)
-        for root in sorted(self.roots, key=len, reverse=True):
-            if path == root or path.startswith(f"{root.rstrip('/')}/"):
-                return f"{self.roots[root]}{path[len(root.rstrip('/')) :]}"
+        for folder, place in self._folders:
+            if walks.is_below(path, folder):
+                return f"{place}{path[len(folder.rstrip('/')) :]}"
         return None
+
+    def local_path(self, place: str) -> str | None:
+        """Return the local path for a path in the archive; None if it is outside."""
+        for path, known in self.places.items():
+            if known == place:
+                return path
+        for folder, start in self._folders:
+            if place == start or place.startswith(f"{start}/"):
+                return f"{folder.rstrip(os.sep)}{place[len(start) :]}"
+        return None
+
+    @functools.cached_property
+    def _folders(self) -> list[tuple[str, str]]:
+        """Return the folders and their places, inner ones first."""
+        return sorted({**self.tops, **self.roots}.items(), key=lambda each: -len(each[0]))
 
 
 class Archive(bytes):
@@ -347,10 +364,10 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         if wanted is not None:
             on_path = [each for each in on_path if each in wanted]
             homes, files = [each for each in wanted if each not in on_path], []
-        roots = _layout([*on_path, *homes])
+        roots, tops = _layout([*on_path, *homes], _common(wanted or []))
         walk = Walk(exclude, _loaded_files_of_project, lambda: _project_folders(roots))
-        for root, place in roots.items():
-            if "/" not in place:
+        for root, place in sorted(roots.items(), key=lambda each: len(each[0])):
+            if not any(_is_inside(root, each) for each in roots):
                 _add_root(walk, root, place, is_whole=root in on_path or wanted is not None)
         for number, file in enumerate(dict.fromkeys(files)):
             walk.add_files(os.path.dirname(file), f"f{number}", [file])
@@ -367,7 +384,7 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         stamp = sent, folders, path, tuple(roots)
         before = _found.get(key)
         if before is None or before[0] != stamp:
-            made = _pack(sent, folders, walk.left_out, path, roots)
+            made = _pack(sent, folders, walk.left_out, path, roots, tops)
             before = _found[key] = stamp, made
             _by_digest[made.digest] = replace(made, archive=Archive())
             if len(_by_digest) > _MOST_KNOWN:
@@ -413,20 +430,49 @@ def _folder(named: str) -> str:
     return path
 
 
-def _layout(roots: Iterable[str]) -> dict[str, str]:
-    """Return the place of each folder; a folder inside another is placed inside it."""
+def _layout(roots: Iterable[str], common: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the places of folders, and of the projects that contain them.
+
+    The folders of one project keep their places to each other. A folder inside another is placed
+    inside it.
+
+    Args:
+        roots: The folders.
+        common: Folder that contains all folders of the option; empty for none.
+    """
+    tops = {root: _top_of(root, common) for root in roots}
     places: dict[str, str] = {}
-    number = 0
-    for root in sorted(dict.fromkeys(roots), key=len):
-        above = next(
-            (each for each in places if root.startswith(f"{each.rstrip(os.sep)}{os.sep}")), None
-        )
+    for top in sorted(dict.fromkeys(tops.values()), key=len):
+        above = next((each for each in places if walks.is_below(top, each)), None)
         if above is None or is_home(above):
-            places[root] = str(number)
-            number += 1
+            number = sum("/" not in place for place in places.values())
+            places[top] = str(number)
         else:
-            places[root] = f"{places[above]}/{os.path.relpath(root, above)}"
-    return places
+            places[top] = f"{places[above]}/{os.path.relpath(top, above)}"
+    return {root: _place_in(places, top, root) for root, top in tops.items()}, places
+
+
+def _is_inside(root: str, other: str) -> bool:
+    return root != other and walks.is_below(root, other) and not is_home(other)
+
+
+def _top_of(root: str, common: str) -> str:
+    top = walks.top_of(root)
+    if common and (top is None or walks.is_below(top, common)):
+        return common
+    return top or root
+
+
+def _place_in(places: Mapping[str, str], top: str, root: str) -> str:
+    return places[top] if root == top else f"{places[top]}/{os.path.relpath(root, top)}"
+
+
+def _common(folders: Sequence[str]) -> str:
+    """Return the folder that contains all folders; empty if it holds several projects."""
+    if not folders:
+        return ""
+    folder = os.path.commonpath(folders)
+    return "" if is_home(folder) else folder
 
 
 def _pack(
@@ -435,6 +481,7 @@ def _pack(
     left_out: Sequence[LeftOut],
     path: Sequence[str],
     roots: dict[str, str],
+    tops: dict[str, str],
 ) -> Sources:
     entries = [Entry(each, kind=runtime.FOLDER) for each in folders]
     sent: list[File] = []
@@ -451,7 +498,7 @@ def _pack(
         sent.append(each)
     archive = Archive(runtime.pack(entries))
     places = {each.path: each.place for each in sent}
-    return Sources(tuple(sent), tuple(left), archive, tuple(path), roots, places)
+    return Sources(tuple(sent), tuple(left), archive, tuple(path), roots, tops, places)
 
 
 _IN_JOB = re.compile(
@@ -521,11 +568,5 @@ def localized(said: Any) -> Any:
 def local_path(digest: str, place: str) -> str:
     """Return the local path of a file in an archive; its place if unknown."""
     sources = _by_digest.get(digest)
-    if sources is not None:
-        for root, start in sources.roots.items():
-            if place.startswith(f"{start}/"):
-                return os.path.join(root, place[len(start) + 1 :])
-        for path, known in sources.places.items():
-            if known == place:
-                return path
-    return place.partition("/")[2]
+    path = sources.local_path(place) if sources is not None else None
+    return place.partition("/")[2] if path is None else path

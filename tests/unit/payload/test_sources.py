@@ -79,7 +79,7 @@ def test_ignore_file_of_project_root_counts(project, monkeypatch):
     (project / "pyproject.toml").touch()
     (project / ".dockerignore").write_text("src/secret.py\n")
     monkeypatch.setattr(sys, "path", [str(project / "src")])
-    assert places(sources.find("auto")) == ["0/mod.py"]
+    assert places(sources.find("auto")) == ["0/src/mod.py"]
 
 
 def test_large_data_is_omitted_by_name(project):
@@ -267,6 +267,26 @@ def test_folders_can_be_named(project, tmp_path):
     assert (places(found), found.path) == (["0/mod.py"], ("0",))
     with pytest.raises(SettingsError, match=r"sources: '/no/such'.*not a folder"):
         sources.find(["/no/such"])
+
+
+def test_named_folders_keep_their_places(project):
+    write(project, src__pack__mod_DOT_py="", conf__settings_DOT_toml="")
+    found = sources.find([str(project / "src"), str(project / "conf")])
+    assert places(found) == ["0/conf/settings.toml", "0/src/pack/mod.py"]
+    assert set(found.path) == {"0/src", "0/conf"}
+    assert found.folder_of(str(project)) == "0"
+
+
+def test_folders_of_project_keep_their_places(project, tmp_path, monkeypatch):
+    """Missing files outside these folders have local paths, too."""
+    write(project, src__mod_DOT_py="", notebooks__nb_DOT_py="", pyproject_DOT_toml="")
+    other = write(tmp_path / "other", lib_DOT_py="")
+    monkeypatch.setattr(
+        sys, "path", [*(str(project / n) for n in ("src", "notebooks")), str(other)]
+    )
+    found = sources.find("auto")
+    assert places(found) == ["0/lib.py", "1/notebooks/nb.py", "1/src/mod.py"]
+    assert found.local_path("1/conf/settings.toml") == str(project / "conf/settings.toml")
 
 
 def test_unchanged_files_are_packed_once(project):
