@@ -23,7 +23,7 @@ import sys
 import sysconfig
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any
 
 from farcall.model.errors import SettingsError
+from farcall.payload import editable
 from farcall.payload import walk as walks
 from farcall.payload.walk import (
     CODE,
@@ -65,6 +66,9 @@ _INSTALLED = tuple(
         if path
     }
 )
+_NAMES = "names"
+"""Place of links with the names of packages whose folders have other names."""
+
 _OWN_NAMES = {"farcall", "farcall_runtime", "torchx_plugins"}
 
 
@@ -140,7 +144,8 @@ class Sources:
         for path, known in self.places.items():
             if known == place:
                 return path
-        for folder, start in self._folders:
+        links = [(link, start) for link, (start, _) in self._links.items()]
+        for folder, start in [*links, *self._folders]:
             if place == start or place.startswith(f"{start}/"):
                 return f"{folder.rstrip(os.sep)}{place[len(start) :]}"
         return None
@@ -192,7 +197,22 @@ It reads every folder above a path, and a program has hundreds of modules in few
 def home_of(module: ModuleType) -> tuple[str, str]:
     """Return the folder from which a module is imported, or its file if unknown."""
     file = str(module.__file__)
-    return _home_of(module.__name__, file if file.startswith(os.sep) else os.path.abspath(file))
+    home, lone = _home_of(
+        module.__name__, file if file.startswith(os.sep) else os.path.abspath(file)
+    )
+    folder = _renamed_folder(module) if lone else ""
+    return (folder, "") if folder else (home, lone)
+
+
+def _renamed_folder(module: ModuleType) -> str:
+    """Return the folder of a module's top-level package if it has another name; else empty."""
+    name, _, rest = module.__name__.partition(".")
+    paths = [*getattr(sys.modules.get(name), "__path__", ())]
+    if len(paths) != 1 or os.path.basename(paths[0]) == name:
+        return ""
+    stem = os.path.splitext(os.path.abspath(str(module.__file__)))[0]
+    expected = os.path.join(paths[0], *rest.split(".")).rstrip(os.sep)
+    return paths[0] if stem in (expected, os.path.join(expected, "__init__")) else ""
 
 
 @functools.lru_cache(4096)
@@ -249,8 +269,11 @@ def main_file() -> str:
     return "" if is_installed(file) or not os.path.isfile(file) else file
 
 
-def _found_roots() -> tuple[list[str], list[str], list[str]]:
-    """Return the folders on the import path, other homes of modules, and other files."""
+def _found_roots() -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """Return the folders on the import path, other homes of modules, and other files.
+
+    The last one are the names of packages whose folders have other names, and these folders.
+    """
     on_path: list[str] = []
     for entry in sys.path:
         path = os.path.abspath(entry or os.curdir)
@@ -258,16 +281,19 @@ def _found_roots() -> tuple[list[str], list[str], list[str]]:
             on_path.append(path)
     homes: list[str] = []
     files: list[str] = []
+    renamed: dict[str, str] = {}
     for module in project_modules():
         home, file = home_of(module)
         if file:
             files.append(file)
+        elif home == _renamed_folder(module):
+            renamed[module.__name__.partition(".")[0]] = home
         elif home not in on_path and home not in homes:
             homes.append(home)
     main = main_file()
     if main and not any(main.startswith(f"{each.rstrip(os.sep)}{os.sep}") for each in on_path):
         files.append(main)
-    return on_path, homes, files
+    return on_path, homes, files, renamed
 
 
 @functools.cache
@@ -359,37 +385,72 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
     if option is None:
         return None
     with _lock:
-        on_path, homes, files = _found_roots()
-        wanted = None if option == AUTO else [_folder(each) for each in option]
-        if wanted is not None:
-            on_path = [each for each in on_path if each in wanted]
-            homes, files = [each for each in wanted if each not in on_path], []
-        roots, tops = _layout([*on_path, *homes], _common(wanted or []))
+        wanted = [] if option == AUTO else [_folder(each) for each in option]
+        on_path, homes, files, renamed = _chosen_roots(wanted, is_auto=option == AUTO)
+        roots, tops = _layout([*on_path, *homes, *renamed.values()], _common(wanted))
         walk = Walk(exclude, _loaded_files_of_project, lambda: _project_folders(roots))
-        for root, place in sorted(roots.items(), key=lambda each: len(each[0])):
-            if not any(_is_inside(root, each) for each in roots):
-                _add_root(walk, root, place, is_whole=root in on_path or wanted is not None)
-        for number, file in enumerate(dict.fromkeys(files)):
-            walk.add_files(os.path.dirname(file), f"f{number}", [file])
-        walk.follow_links()
+        whole = {*on_path, *renamed.values(), *wanted}
+        _add_all(walk, roots, whole, files, renamed)
         sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
         path = tuple(
-            roots[each]
-            for each in [*on_path, *homes]
-            if any(file.place.startswith(f"{roots[each]}/") for file in sent)
+            place
+            for place in [*(roots[each] for each in [*on_path, *homes]), _NAMES, editable.PLACE]
+            if any(file.place.startswith(f"{place}/") for file in sent)
         )
         key = repr((option, list(exclude)))
         _warn_of_changes(walk.files)
+        _warn_of_exclusion(walk)
         folders = walk.empty_folders
         stamp = sent, folders, path, tuple(roots)
         before = _found.get(key)
         if before is None or before[0] != stamp:
             made = _pack(sent, folders, walk.left_out, path, roots, tops)
             before = _found[key] = stamp, made
-            _by_digest[made.digest] = replace(made, archive=Archive())
-            if len(_by_digest) > _MOST_KNOWN:
-                del _by_digest[next(iter(_by_digest))]
+        _remember(before[1])
         return before[1]
+
+
+def _chosen_roots(
+    wanted: Sequence[str], *, is_auto: bool
+) -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """Return the result of `_found_roots` for the option."""
+    on_path, homes, files, renamed = _found_roots()
+    if is_auto:
+        return on_path, homes, files, renamed
+    on_path = [each for each in on_path if each in wanted]
+    homes = [each for each in wanted if each not in on_path]
+    return on_path, homes, [], {n: f for n, f in renamed.items() if _contain(wanted, f)}
+
+
+def _add_all(
+    walk: Walk,
+    roots: Mapping[str, str],
+    whole: Collection[str],
+    files: Iterable[str],
+    renamed: Mapping[str, str],
+) -> None:
+    """Add folders, single files, links with the names of packages, and metadata."""
+    for root, place in sorted(roots.items(), key=lambda each: len(each[0])):
+        if not any(_is_inside(root, each) for each in roots):
+            _add_root(walk, root, place, is_whole=root in whole)
+    for number, file in enumerate(dict.fromkeys(files)):
+        walk.add_files(os.path.dirname(file), f"f{number}", [file])
+    walk.follow_links()
+    for name, folder in renamed.items():
+        link = os.path.join("..", roots[folder])
+        walk.files[folder] = File(folder, f"{_NAMES}/{name}", 0, 0, runtime.LINK, link)
+    for each in editable.metadata_of(walk.files):
+        walk.files[each.path] = each
+
+
+def _remember(sources: Sources) -> None:
+    """Keep the files' places for errors of jobs; the newest ones are last."""
+    known = _by_digest.pop(sources.digest, None)
+    if known is None or known.places is not sources.places:
+        known = replace(sources, archive=Archive())
+    _by_digest[sources.digest] = known
+    if len(_by_digest) > _MOST_KNOWN:
+        del _by_digest[next(iter(_by_digest))]
 
 
 def _warn_of_changes(files: Mapping[str, File]) -> None:
@@ -410,13 +471,79 @@ def _warn_of_changes(files: Mapping[str, File]) -> None:
             )
 
 
-def why_left_out(module: str) -> str:
-    """Return which path of a top-level module was not sent, and why; empty for none."""
-    for found in _by_digest.values():
-        for each in found.left_out:
-            if os.path.splitext(os.path.basename(each.path))[0] == module:
-                return f"{each.path} was not sent ({each.why})"
+def why_module_is_missing(name: str) -> str:
+    """Return why the caller's module is not in jobs; empty if it is none of the project's."""
+    sources = _newest()
+    if sources is None:
+        return ""
+    entries = [os.path.abspath(each or os.curdir) for each in sys.path]
+    for folder in [*sources.roots, *(each for each in entries if not _is_foreign(each))]:
+        path = os.path.join(folder, *name.split("."))
+        for each in (f"{path}.py", path):
+            if os.path.exists(each) and (why := why_missing(each)):
+                return why
     return ""
+
+
+def why_missing(path: str) -> str:
+    """Return why the caller's file is not in jobs; empty if it was sent or does not exist."""
+    path = os.path.abspath(path)
+    sources = _newest()
+    if not os.path.exists(path) or is_installed(path):
+        return ""
+    if sources is None:
+        return f"no project files were sent. Set sources, or {walks.PASS_IT}"
+    if sources.place_of(path) is not None:
+        return ""
+    return _why_left_out(path, sources)
+
+
+def _why_left_out(path: str, sources: Sources) -> str:
+    for each in sources.left_out:
+        if walks.is_below(path, each.path):
+            remedy = f". {each.remedy[0].upper()}{each.remedy[1:]}" if each.remedy else ""
+            return f"{each.path} was not sent: {each.why}{remedy}"
+    folder = next((each for each in sources.roots if walks.is_below(path, each)), None)
+    if folder is None:
+        folders = ", ".join(sources.roots) or "none"
+        return (
+            f"{path} is outside the folders that were sent ({folders}). Name its folder in "
+            f"sources=[...], too, or {walks.PASS_IT}"
+        )
+    rules = map(walks.why_skipped, os.path.relpath(path, folder).split(os.sep))
+    if rule := next(filter(None, rules), ""):
+        return f"{path} was not sent: {rule}. Rename it, or {walks.PASS_IT}"
+    if os.path.isdir(path) or folder not in _warned:
+        return ""
+    return (
+        f"{path} was not sent: {folder} is too large, so only what is imported from it was sent. "
+        "Name the folders that the jobs need in sources=[...]"
+    )
+
+
+def _newest() -> Sources | None:
+    return next(reversed(_by_digest.values()), None)
+
+
+def _warn_of_exclusion(walk: Walk) -> None:
+    """Warn once if the rules leave out the script, or all code."""
+    main = main_file()
+    loaded = [*_loaded_files_of_project(), *([main] if main else [])]
+    has_code = any(each.path.endswith(CODE) for each in walk.files.values())
+    for each in walk.left_out:
+        if not each.rule or each.why in _warned:
+            continue
+        is_of_main = bool(main) and walks.is_below(main, each.path)
+        is_code = each.path.endswith(CODE) or any(walks.is_below(f, each.path) for f in loaded)
+        if is_of_main or (is_code and not has_code):
+            _warned.add(each.why)
+            what = "the running script" if is_of_main else "all code of the project"
+            _log.warning(
+                "%s is not sent to jobs (%s is %s), so they get copies of its functions, and "
+                "imports inside them fail: %s",
+                *(what, each.path, each.why, each.remedy),
+            )
+            return
 
 
 def _folder(named: str) -> str:
@@ -450,6 +577,10 @@ def _layout(roots: Iterable[str], common: str) -> tuple[dict[str, str], dict[str
         else:
             places[top] = f"{places[above]}/{os.path.relpath(top, above)}"
     return {root: _place_in(places, top, root) for root, top in tops.items()}, places
+
+
+def _contain(folders: Iterable[str], path: str) -> bool:
+    return any(walks.is_below(path, each) for each in folders)
 
 
 def _is_inside(root: str, other: str) -> bool:

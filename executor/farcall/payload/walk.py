@@ -40,7 +40,7 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages"}
 _COMPILED = (".pyc", ".pyo")
 _TOPS = (".git", "pyproject.toml")
 _ENVIRONMENT = "pyvenv.cfg"
-_PASS_IT = "pass its content as an argument (docs/shared-data.md)"  # noqa: S105  # no password
+PASS_IT = "pass its content as an argument (docs/shared-data.md)"  # noqa: S105  # no password
 
 
 class File(NamedTuple):
@@ -249,7 +249,7 @@ class Walk:
             del self._walked[target]
             part.clear()
             limits = f"{MOST_FILES} files or {MOST_BYTES / 1e6:g} MB"
-            remedy = f"name the folders that the jobs need in sources=[...], or {_PASS_IT}"
+            remedy = f"name the folders that the jobs need in sources=[...], or {PASS_IT}"
             part.leave_out(part.root, f"a link to a folder of more than {limits}", remedy)
 
     def _place_of(self, target: str) -> str | None:
@@ -389,7 +389,7 @@ class _Part:
         if not stat.S_ISREG(about.st_mode):
             self.leave_out(path, "not a regular file")
         elif size > LARGEST_DATA_BYTES and not path.endswith(CODE):
-            remedy = f"{_PASS_IT}, or put it into S3 or the image"
+            remedy = f"{PASS_IT}, or put it into S3 or the image"
             self.leave_out(path, f"{size / 1e6:,.1f} MB; data files up to 1 MB are sent", remedy)
         else:
             kind = PROGRAM if about.st_mode & stat.S_IXUSR else FILE

@@ -289,6 +289,38 @@ def test_folders_of_project_keep_their_places(project, tmp_path, monkeypatch):
     assert found.local_path("1/conf/settings.toml") == str(project / "conf/settings.toml")
 
 
+def test_renamed_package_is_sent_with_name(project, monkeypatch):
+    write(project, code__steps_DOT_py="", code__late_DOT_py="")
+    (project / "code/__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [])
+    package, steps = type(sys)("pkg"), type(sys)("pkg.steps")
+    package.__path__, package.__file__ = [str(project / "code")], str(project / "code/__init__.py")
+    steps.__file__ = str(project / "code/steps.py")
+    monkeypatch.setitem(sys.modules, "pkg", package)
+    monkeypatch.setattr(sources, "project_modules", lambda: [package, steps])
+    found = sources.find("auto")
+    assert places(found) == ["0/__init__.py", "0/late.py", "0/steps.py", "names/pkg"]
+    assert (kinds(found)["names/pkg"], found.path) == (("l", "../0"), ("names",))
+    assert found.local_path("names/pkg/steps.py") == steps.__file__
+
+
+@pytest.mark.parametrize("editable", [True, False])
+def test_metadata_of_editable_is_sent(project, tmp_path, monkeypatch, editable):
+    write(project, mod_DOT_py="")
+    site = tmp_path / "site-packages"
+    info = site / "my_pkg-1.2.dist-info"
+    info.mkdir(parents=True)
+    for name in ("METADATA", "entry_points.txt", "RECORD"):
+        (info / name).touch()
+    origin = {"url": project.as_uri(), "dir_info": {"editable": editable}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(sys, "path", [str(project), str(site)])
+    found = sources.find("auto")
+    names = ("METADATA", "entry_points.txt") if editable else ()
+    assert places(found) == ["0/mod.py", *(f"metadata/{info.name}/{name}" for name in names)]
+    assert found.path == (("0", "metadata") if editable else ("0",))
+
+
 def test_unchanged_files_are_packed_once(project):
     write(project, main_DOT_py="a = 1")
     first = sources.find("auto")
@@ -420,10 +452,58 @@ def test_edited_module_is_reported_once(project, monkeypatch, caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (".env", "names that start with a dot are not sent. Rename it, or pass"),
+        ("data/a.csv", 'excluded by "data" in {0}/.dockerignore, line 2. Add the line "!data" at'),
+        ("b.csv", 'excluded by "*.csv" in exclude_sources. Remove the pattern from'),
+        ("big.bin", "2.0 MB; data files up to 1 MB are sent. Pass its content as"),
+        ("conf/x.toml", None),
+        ("../conf/x.toml", "is outside the folders that were sent ({0}). Name its folder in"),
+        ("no/such.csv", None),
+        ("../job/0/a.csv", None),
+    ],
+)
+def test_missing_file_hint_names_rule(project, name, why):
+    files = {"conf/x.toml": "", "../conf/x.toml": "", ".env": "", "data/a.csv": "", "b.csv": ""}
+    for each, text in {**files, "big.bin": "x" * 2_000_000, ".dockerignore": "#\ndata\n"}.items():
+        path = project / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    sources.find("auto", ["*.csv"])
+    error = FileNotFoundError(2, "No such file or directory", os.path.normpath(project / name))
+    text = hint("FileNotFoundError", str(error))
+    assert why.format(project) in text if why else text == ""
+
+
+def test_missing_relative_path_hint_names_rule(project, monkeypatch):
+    write(project, main_DOT_py="", data_DOT_csv="")
+    monkeypatch.chdir(project)
+    sources.find("auto", ["*.csv"])
+    error = FileNotFoundError(2, "No such file or directory", Path("data.csv"))
+    assert 'excluded by "*.csv"' in hint("FileNotFoundError", str(error))
+
+
 def test_excluded_module_is_named_when_missing(project):
-    write(project, main_DOT_py="", secret_DOT_py="")
+    write(project, main_DOT_py="", secret_DOT_py="", pack__secret_DOT_py="")
     sources.find("auto", ["secret.py"])
     assert hint("ModuleNotFoundError", "No module named 'secret'") == (
-        f"The job has no module secret: {project / 'secret.py'} was not sent "
-        '(excluded by "secret.py" in exclude_sources). See docs/sources.md'
+        f"The job has no module secret: {project / 'secret.py'} was not sent: "
+        'excluded by "secret.py" in exclude_sources. '
+        "Remove the pattern from exclude_sources. See docs/sources.md"
     )
+
+
+@pytest.mark.parametrize("main", ["main.py", ""])
+def test_excluded_code_is_reported_once(project, monkeypatch, caplog, main):
+    write(project, main_DOT_py="", data_DOT_csv="")
+    (project / ".dockerignore").write_text("**/*.py\n")
+    monkeypatch.setattr(sources, "main_file", lambda: str(project / main) if main else "")
+    sources.find("auto")
+    (project / "data.csv").write_text("1")
+    sources.find("auto")
+    (record,) = caplog.records
+    what = "the running script" if main else "all code of the project"
+    assert record.message.startswith(f"{what} is not sent to jobs")
+    assert f"{project}/.dockerignore, line 1" in record.message
