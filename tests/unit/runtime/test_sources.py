@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import resource
 import sys
 import zlib
@@ -201,3 +202,13 @@ def test_error_names_no_job_path(job, error, body):
     assert sources.home not in str(record)
     assert f'File "farcall-sources:{"0" * 16}/0/main.py", line 1, in f' in record["traceback"]
     assert sources.home.encode() not in b"".join(map(bytes, parts[0]))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_file_of_error_is_local_path(job, monkeypatch, kind):
+    job({"0/a.py": ""})
+    error = FileNotFoundError(2, "No such file or directory", kind(sources.in_project("0/no.txt")))
+    data = failures._pickle(error)
+    monkeypatch.setattr(sources, "home", "/home/me/project")  # where the caller unpickles it
+    copy = pickle.loads(data)
+    assert copy.filename == kind("/home/me/project/0/no.txt")
