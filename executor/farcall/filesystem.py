@@ -94,12 +94,13 @@ def is_gone(owner: str) -> bool:
     return here.rpartition("-")[0] == where and here != owner
 
 
-def remove_folders(prefix: str) -> None:
+def remove_folders(prefix: str, place: str = "") -> None:
     """Remove temporary folders whose process has ended.
 
     Args:
         prefix: Prefix of the names, which continue with the `identity`, a hyphen and a suffix.
+        place: Folder that contains them; empty for the folder for temporary files.
     """
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for folder in Path(place or tempfile.gettempdir()).glob(f"{prefix}*"):
         if is_gone(folder.name.removeprefix(prefix).rpartition("-")[0]):
             shutil.rmtree(folder, ignore_errors=True)

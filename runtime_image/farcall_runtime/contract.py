@@ -29,6 +29,9 @@ ENV_ENCRYPTION = "FARCALL_S3_ENCRYPTION"
 ENV_KMS_KEY = "FARCALL_S3_KMS_KEY_ID"
 """AWS KMS key of that encryption."""
 
+ENV_PROJECTS = "FARCALL_PROJECTS"
+"""Folder in which the project's files are unpacked, if it is not TMPDIR; set by the emulator."""
+
 ENV_WORKFLOW = "FARCALL_WORKFLOW"
 """Name of the job's workflow, for lists. Jobs that the job submits inherit it."""
 

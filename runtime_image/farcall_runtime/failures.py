@@ -204,8 +204,8 @@ def _names_project(error: Any) -> bool:
     return (
         isinstance(error, OSError)
         and type(error).__module__ == "builtins"
-        and isinstance(error.filename, str)
-        and sources.is_in_project(error.filename)
+        and isinstance(error.filename, (str, os.PathLike))
+        and sources.is_in_project(os.fspath(error.filename))
         and len(error.args) == 2  # number and text
     )
 
@@ -242,7 +242,9 @@ def _pickle_and_compare(error: BaseException) -> bytes | None:
 def _recipe(error: BaseException) -> _Rebuilt:
     if _names_project(error):
         name: Any = error
-        file = sources.Reference(*sources.reference_to(name.filename))
+        file: Any = sources.Reference(*sources.reference_to(os.fspath(name.filename)))
+        if not isinstance(name.filename, str):
+            file = sources.Reference(type(name.filename), file)
         return _Rebuilt(type(error), *error.args, file)
     if hasattr(type(error), "from_exception_data"):  # pydantic's
         return _Rebuilt(rebuild_validation_error, *_validation_error(error))

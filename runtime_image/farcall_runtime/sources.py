@@ -21,8 +21,9 @@ import types
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from farcall_runtime.contract import ENV_PROJECTS
 from farcall_runtime.envelope import Buffer
 
 MAIN = "__main__"
@@ -64,17 +65,30 @@ class NoRoomError(Exception):
 # --- archive ------------------------------------------------------------------------------------
 
 
-def pack(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Pack files into an archive: names and sizes as JSON, then the deflated contents.
+FILE, PROGRAM, FOLDER, LINK = "f", "x", "d", "l"
+"""Kinds of entries: a file, an executable file, an empty folder, and a symbolic link."""
 
-    Args:
-        files: Path in the archive, with slashes, and content of each file.
+
+class Entry(NamedTuple):
+    """An entry of the archive.
+
+    Attributes:
+        name: Path in the archive, with slashes.
+        data: Content of a file, or relative target of a link.
+        kind: One of the kinds.
     """
-    listed = sorted(files)
-    table = json.dumps([[name, len(data)] for name, data in listed]).encode()
-    return zlib.compress(
-        b"".join((_HEAD.pack(len(table)), table, *(data for _, data in listed))), _LEVEL
-    )
+
+    name: str
+    data: bytes = b""
+    kind: str = FILE
+
+
+def pack(entries: Iterable[Entry]) -> bytes:
+    """Pack entries into an archive: names, sizes and kinds as JSON, then the deflated contents."""
+    listed = sorted(entries)
+    table = json.dumps([[each.name, len(each.data), each.kind] for each in listed]).encode()
+    contents = (each.data for each in listed)
+    return zlib.compress(b"".join((_HEAD.pack(len(table)), table, *contents)), _LEVEL)
 
 
 def _unpack(archive: Buffer, target: str) -> None:
@@ -83,21 +97,53 @@ def _unpack(archive: Buffer, target: str) -> None:
     at = _HEAD.size + length
     os.mkdir(target, 0o700)  # noqa: PTH102  # pathlib would cost each task 10 ms
     made = {""}
-    for name, size in json.loads(bytes(data[_HEAD.size : at])):
+    links = []
+    for name, size, kind in json.loads(bytes(data[_HEAD.size : at])):
         if {"", ".", ".."}.intersection(name.split("/")) or "\0" in name:
             raise ValueError(f"the project's archive has a file with the invalid name {name!r}")
-        parent = name.rpartition("/")[0]
+        parent = name if kind == FOLDER else name.rpartition("/")[0]
         if parent not in made:
             os.makedirs(f"{target}/{parent}", exist_ok=True)  # noqa: PTH103
             made.add(parent)
-        with open(f"{target}/{name}", "xb") as file:  # noqa: PTH123
-            file.write(data[at : at + size])
+        content = data[at : at + size]
         at += size
+        if kind == LINK:
+            links.append((name, _checked(name, os.fsdecode(bytes(content)))))
+        elif kind != FOLDER:
+            _write(f"{target}/{name}", content, 0o777 if kind == PROGRAM else 0o666)
+    for name, aim in links:  # last, so that nothing is written through a link
+        os.symlink(aim, f"{target}/{name}")  # noqa: PTH211
+
+
+def _write(path: str, content: Buffer, mode: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(file, left) :]
+    finally:
+        os.close(file)
+
+
+def _checked(name: str, aim: str) -> str:
+    """Return a link's target if it is in the archive.
+
+    ``..`` is valid only at its beginning: behind another link, it could leave the archive.
+    """
+    parts = aim.split("/")
+    while parts and parts[0] == "..":
+        del parts[0]
+    ups = len(aim.split("/")) - len(parts)
+    is_plain = parts == ["."] or {"", ".", ".."}.isdisjoint(parts)
+    if ups > name.count("/") or not is_plain or "\0" in aim:
+        raise ValueError(f"the project's archive has a link with the invalid target {aim!r}")
+    return aim
 
 
 def new_folder(environment: Mapping[str, str]) -> str:
     """Return an unused path for `folder`."""
-    places = (environment.get("TMPDIR", ""), "/tmp")  # noqa: S108  # its name is not to be guessed
+    own = environment.get(ENV_PROJECTS, ""), environment.get("TMPDIR", "")
+    places = (*own, "/tmp")  # noqa: S108  # its name is not to be guessed
     place = next((each for each in places if each and os.access(each, os.W_OK)), "/tmp")  # noqa: S108
     return f"{place.rstrip('/')}/farcall-sources-{os.urandom(12).hex()}"
 
@@ -193,7 +239,11 @@ def _load(name: str, place: str) -> None:
     spec = spec_from_file_location(name, in_project(place))
     if name not in sys.modules and spec is not None and spec.loader is not None:
         sys.modules[name] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(name, None)
+            raise
 
 
 # --- script -------------------------------------------------------------------------------------

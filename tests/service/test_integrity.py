@@ -202,7 +202,7 @@ async def test_forged_project_files_are_not_imported(
     del sys.modules["own_module"]  # or it would be sent with the jobs of later tests
     (key,) = {*attacker.keys("/data/")} - {*earlier}
     code = f"import pathlib\npathlib.Path({str(attacker.marker)!r}).touch()\n"
-    attacker.put(key, sources.pack([("own_module.py", code.encode())]))
+    attacker.put(key, sources.pack([sources.Entry("own_module.py", code.encode())]))
     gate()
 
     error = await refusal(job)

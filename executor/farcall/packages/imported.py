@@ -16,7 +16,8 @@ from pathlib import Path
 
 from farcall.config.settings import Settings
 from farcall.payload import sources
-from farcall.payload.sources import File, Sources
+from farcall.payload.sources import Sources
+from farcall.payload.walk import File
 
 _IMPORT = re.compile(
     r"(?:^|[:;])[ \t]*"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from farcall.model.errors import SettingsError
-from farcall.payload.ignore import NAME, Ignore
+from farcall.payload.ignore import NAME, Ignore, read_lines
 from farcall.payload.spill import NoRoomError, open_file
 
 _log = logging.getLogger("farcall")
@@ -209,9 +209,7 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
 def _ignore(root: Path) -> Ignore:
     path = root / NAME
     with _reading(path):
-        is_there = path.exists()
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape") if is_there else ""
-    return Ignore(text.splitlines(), str(path))
+        return Ignore(read_lines(str(root)) or (), str(path))
 
 
 def _is_kept(entry: _Entry) -> bool:

@@ -1,4 +1,4 @@
-"""Ignore files: the paths that a ``.dockerignore`` excludes, as in docker. No I/O.
+"""Ignore files: the paths that a ``.dockerignore`` excludes, as in docker.
 
 A pattern matches paths below the folder: ``*`` and ``?`` match everything except a slash, ``**``
 any number of folders, ``[...]`` one character of a class. A match excludes the path and everything
@@ -10,9 +10,11 @@ Source:
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from farcall.model.errors import SettingsError
@@ -20,21 +22,40 @@ from farcall.model.errors import SettingsError
 NAME = ".dockerignore"
 """Name of the file, in the folder that it applies to."""
 
+OPTION = "exclude_sources"
+"""Option with patterns of the same syntax."""
+
 _WILD = re.compile(r"[*?\[\\]")
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """A line of the file.
 
     Attributes:
+        text: The line.
+        number: Its number.
+        where: Name of the file, or of the option, that contains it.
         pattern: Matches the paths, and everything below them.
         takes_back: Whether matching paths are included again.
         beginning: Common prefix of all paths that it can match.
     """
 
+    text: str
+    number: int
+    where: str
     pattern: re.Pattern[str]
     takes_back: bool
     beginning: str
+
+    def __str__(self) -> str:
+        line = "" if self.where == OPTION else f", line {self.number}"
+        return f'"{self.text}" in {self.where}{line}'
+
+    def remedy(self, path: str) -> str:
+        """Return how to include a path, relative to the rule's folder."""
+        if self.where == OPTION:
+            return f"remove the pattern from {OPTION}"
+        return f'add the line "!{path}" at the end of {self.where}'
 
 
 class Ignore:
@@ -43,36 +64,53 @@ class Ignore:
     Args:
         lines: The file's lines; none if there is no file.
         where: Name of the file in errors.
+        option: Option that the errors are about.
 
     Raises:
         SettingsError: A line is not a valid pattern.
     """
 
-    def __init__(self, lines: Iterable[str] = (), where: str = NAME) -> None:
-        self._rules: list[_Rule] = []
+    def __init__(
+        self, lines: Iterable[str] = (), where: str = NAME, option: str = "workspace"
+    ) -> None:
+        self._rules: list[Rule] = []
         for number, line in enumerate(lines, 1):
             text = line.strip()
             if not text or line.startswith("#"):
                 continue
             try:
-                rule = _rule(text)
+                rule = _rule(text, number, where)
             except ValueError as error:
                 raise SettingsError(
                     f"{where}, line {number}: {text!r} is not a valid pattern ({error}). See the "
                     "rules at "
                     "https://docs.docker.com/build/concepts/context/#dockerignore-files",
-                    option="workspace",
+                    option=option,
                 ) from error
             if rule is not None:
                 self._rules.append(rule)
 
+    @classmethod
+    def of_file(cls, lines: Iterable[str], folder: str) -> Ignore:
+        """Return the rules of a project folder's ignore file."""
+        return _known(tuple(lines), str(Path(folder, NAME)), "sources")
+
+    @classmethod
+    def of_option(cls, patterns: Iterable[str]) -> Ignore:
+        """Return the rules of the option ``exclude_sources``."""
+        return _known(tuple(patterns), OPTION, OPTION)
+
+    def excluding(self, path: str) -> Rule | None:
+        """Return the rule that excludes a path; None if it is included."""
+        last: Rule | None = None
+        for rule in self._rules:
+            if rule.takes_back == (last is not None) and rule.pattern.fullmatch(path):
+                last = None if rule.takes_back else rule
+        return last
+
     def leaves_out(self, path: str) -> bool:
         """Return whether a path is excluded."""
-        is_out = False
-        for rule in self._rules:
-            if rule.takes_back == is_out and rule.pattern.fullmatch(path):
-                is_out = not rule.takes_back
-        return is_out
+        return self.excluding(path) is not None
 
     def leaves_out_all_of(self, folder: str) -> bool:
         """Return whether no rule includes a path below an excluded folder.
@@ -86,27 +124,45 @@ class Ignore:
         )
 
 
+@functools.lru_cache(64)
+def _known(lines: tuple[str, ...], where: str, option: str) -> Ignore:
+    """Return the rules, which are needed again for each submission."""
+    return Ignore(lines, where, option)
+
+
+def read_lines(folder: str) -> list[str] | None:
+    """Return the lines of a folder's ignore file; None if it has none.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    path = Path(folder, NAME)
+    if not path.is_file():
+        return None
+    return path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+
+
 def _may_lie_below(beginning: str, folder: str) -> bool:
     return beginning.startswith(folder) or folder.startswith(beginning)
 
 
-def _rule(text: str) -> _Rule | None:
+def _rule(text: str, number: int, where: str) -> Rule | None:
     """Parse a line; return None if it has no effect.
 
     Raises:
         ValueError: The line is not a valid pattern.
     """
     takes_back = text.startswith("!")
-    if takes_back:
-        text = text[1:].strip()
-        if not text:
-            raise ValueError("nothing follows the !")
-    plain = posixpath.normpath(text).lstrip("/")
+    inner = text[1:].strip() if takes_back else text
+    if not inner:
+        raise ValueError("nothing follows the !")
+    plain = posixpath.normpath(inner).lstrip("/")
     if plain in ("", "."):
         return None
     wild = _WILD.search(plain)
     beginning = plain[: wild.start()] if wild else f"{plain}/"
-    return _Rule(re.compile(f"{_regex(plain)}(?:/.*)?", re.DOTALL), takes_back, beginning)
+    pattern = re.compile(f"{_regex(plain)}(?:/.*)?", re.DOTALL)
+    return Rule(text, number, where, pattern, takes_back, beginning)
 
 
 def _regex(pattern: str) -> str:

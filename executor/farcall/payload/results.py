@@ -17,7 +17,7 @@ from farcall.model.output import Bytes
 # --- Hints for errors that a function raised because it ran in a job ---------------------------
 from farcall.payload import unpickling
 from farcall.payload.error_texts import Reason
-from farcall.payload.sources import why_left_out
+from farcall.payload.sources import why_missing, why_module_is_missing
 from farcall.payload.tracebacks import with_source
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import (
@@ -34,7 +34,7 @@ _IS_PLAIN = (
     "Its calls become jobs only where the workflow runs"
 )
 _IS_LACKING = (
-    "The job's Python has no {0}: name its package in extra_packages, set packages to "
+    "The job's Python has no {1}: name its package in extra_packages, set packages to "
     '"auto", which sends what your code imports, or build it into the image (PIP_PACKAGES, see '
     "docs/image.md)"
 )
@@ -47,11 +47,7 @@ _IS_TOO_OLD = (
     "The job's image has an older {0} than a package was built for: set image to one with a newer "
     "Linux, or name an older version of the package"
 )
-_IS_NOT_SENT = (
-    "The job has no file {0}: only files of your project up to 1 MB are sent (docs/sources.md). "
-    "Read the file before the call and pass its content (docs/shared-data.md), or put it into S3 "
-    "or the image"
-)
+_IS_NOT_SENT = "The job has no file {0}"
 _HINTS = (
     (
         "AttributeError",
@@ -69,22 +65,26 @@ _HINTS = (
     ("ImportError|OSError", r".*version `(GLIBC|GLIBCXX)_[\d.]+' not found .*", _IS_TOO_OLD),
     (
         "FileNotFoundError",
-        r"\[Errno 2\] No such .+: '((?!/)[^']+|/(?:home|media|mnt|root|Users|Volumes)/[^']*)'",
+        r"\[Errno 2\] No such .+: (?:\w+Path\()?'([^']+)'\)?",
         _IS_NOT_SENT,
     ),
-    ("ModuleNotFoundError", r"No module named '(\w+)(?:\.[^']*)?'.*", _IS_LACKING),
+    ("ModuleNotFoundError", r"No module named '((\w+)[^']*)'.*", _IS_LACKING),
 )
 """Class and message of an error, and the hint, which uses the message's groups."""
 
 
 def hint(kind: str, message: str) -> str:
     """Return the remedy for an error; empty if there is none."""
-    for kinds, text, found in _HINTS:
+    for kinds, text, remedy in _HINTS:
         meant = re.fullmatch(text, message)
-        if meant is not None and re.fullmatch(kinds, kind.rpartition(".")[2]):
-            if found is _IS_LACKING and (why := why_left_out(meant[1])):
-                return f"The job has no module {meant[1]}: {why}. See docs/sources.md"
-            return found.format(*meant.groups())
+        if meant is None or not re.fullmatch(kinds, kind.rpartition(".")[2]):
+            continue
+        if remedy is _IS_LACKING and (why := why_module_is_missing(meant[1])):
+            return f"The job has no module {meant[1]}: {why}. See docs/sources.md"
+        if remedy is _IS_NOT_SENT:
+            why = why_missing(meant[1])
+            return f"The job has no file {meant[1]}: {why}. See docs/sources.md" if why else ""
+        return remedy.format(*meant.groups())
     return ""
 
 

@@ -12,49 +12,45 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import itertools
 import logging
+import marshal
 import os
+import posixpath
 import re
 import site
 import struct
 import sys
 import sysconfig
-import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-import farcall
-import farcall_runtime
 from farcall.model.errors import SettingsError
-from farcall.payload.ignore import NAME as IGNORE_FILE
-from farcall.payload.ignore import Ignore
+from farcall.payload import editable
+from farcall.payload import walk as walks
+from farcall.payload.walk import (
+    CODE,
+    MOST_BYTES,
+    MOST_FILES,
+    OWN,
+    File,
+    LeftOut,
+    TooManyError,
+    Walk,
+    is_home,
+)
 from farcall_runtime import sources as runtime
-from farcall_runtime.sources import MAIN
+from farcall_runtime.sources import MAIN, Entry
 
 _log = logging.getLogger("farcall")
 
 AUTO = "auto"
 """Value of the option ``sources`` that detects the project's folders."""
-
-MOST_FILES = 2000
-MOST_BYTES = 20 * 1000**2
-"""Limits for one folder; above them, only its loaded packages are sent."""
-
-LARGEST_DATA_BYTES = 1000**2
-"""Maximum size of a file that is not code."""
-
-_MOST_SEEN = 20_000
-"""Maximum number of a folder's entries that are examined."""
-
-_CODE = (".py", ".so", ".pyd")
-_SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages"}
-_TOPS = (".git", "pyproject.toml")
 
 _INSTALLED = tuple(
     {
@@ -70,39 +66,10 @@ _INSTALLED = tuple(
         if path
     }
 )
-_OWN = tuple(
-    os.path.dirname(os.path.realpath(str(module.__file__)))
-    for module in (farcall, farcall_runtime)
-)
+_NAMES = "names"
+"""Place of links with the names of packages whose folders have other names."""
+
 _OWN_NAMES = {"farcall", "farcall_runtime", "torchx_plugins"}
-
-
-class File(NamedTuple):
-    """A file that is sent.
-
-    Attributes:
-        path: Local path.
-        place: Path in the archive, with slashes.
-        size: Size in bytes.
-        changed: Modification time in nanoseconds.
-    """
-
-    path: str
-    place: str
-    size: int
-    changed: int
-
-
-class LeftOut(NamedTuple):
-    """A file or folder of the project that is not sent.
-
-    Attributes:
-        path: Local path.
-        why: The reason.
-    """
-
-    path: str
-    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +82,7 @@ class Sources:
         archive: The packed files; see `farcall_runtime.sources.pack`.
         path: Places of the folders on the import path, in its order.
         roots: The folders and their places.
+        tops: The tops of the projects that contain them, and their places.
     """
 
     files: tuple[File, ...]
@@ -122,6 +90,7 @@ class Sources:
     archive: Archive
     path: tuple[str, ...]
     roots: Mapping[str, str]
+    tops: Mapping[str, str]
     places: Mapping[str, str] = field(repr=False)
 
     @property
@@ -136,16 +105,55 @@ class Sources:
 
     def place_of(self, path: str) -> str | None:
         """Return a file's path in the archive; None if the file is not sent."""
-        found = self.places.get(path)
-        return self.places.get(os.path.abspath(path)) if found is None else found
+        place = self.places.get(path)
+        return self._place_of(os.path.abspath(path)) if place is None else place
+
+    def _place_of(self, path: str) -> str | None:
+        for link, (start, target) in self._links.items():
+            if path.startswith(f"{link}{os.sep}"):
+                rest = path[len(link) :]
+                return f"{start}{rest}" if f"{target}{rest}" in self._sent_places else None
+        return self.places.get(path)
+
+    @functools.cached_property
+    def _sent_places(self) -> frozenset[str]:
+        return frozenset(self.places.values())
+
+    @functools.cached_property
+    def _links(self) -> dict[str, tuple[str, str]]:
+        """Return the places of the links that are kept, and of their targets."""
+        return {
+            each.path: (
+                each.place,
+                posixpath.normpath(f"{posixpath.dirname(each.place)}/{each.target}"),
+            )
+            for each in self.files
+            if each.kind == runtime.LINK
+        }
 
     def folder_of(self, path: str) -> str | None:
         """Return a folder's path in the archive; None if it is outside the project."""
         path = os.path.abspath(path)
-        for root in sorted(self.roots, key=len, reverse=True):
-            if path == root or path.startswith(f"{root.rstrip('/')}/"):
-                return f"{self.roots[root]}{path[len(root.rstrip('/')) :]}"
+        for folder, place in self._folders:
+            if walks.is_below(path, folder):
+                return f"{place}{path[len(folder.rstrip('/')) :]}"
         return None
+
+    def local_path(self, place: str) -> str | None:
+        """Return the local path for a path in the archive; None if it is outside."""
+        for path, known in self.places.items():
+            if known == place:
+                return path
+        links = [(link, start) for link, (start, _) in self._links.items()]
+        for folder, start in [*links, *self._folders]:
+            if place == start or place.startswith(f"{start}/"):
+                return f"{folder.rstrip(os.sep)}{place[len(start) :]}"
+        return None
+
+    @functools.cached_property
+    def _folders(self) -> list[tuple[str, str]]:
+        """Return the folders and their places, inner ones first."""
+        return sorted({**self.tops, **self.roots}.items(), key=lambda each: -len(each[0]))
 
 
 class Archive(bytes):
@@ -176,9 +184,7 @@ def is_installed(path: str) -> bool:
     parts = resolved.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return True
-    return any(
-        resolved == each or resolved.startswith(each + os.sep) for each in _INSTALLED + _OWN
-    )
+    return any(resolved == each or resolved.startswith(each + os.sep) for each in _INSTALLED + OWN)
 
 
 _resolved = functools.lru_cache(1024)(os.path.realpath)
@@ -191,7 +197,22 @@ It reads every folder above a path, and a program has hundreds of modules in few
 def home_of(module: ModuleType) -> tuple[str, str]:
     """Return the folder from which a module is imported, or its file if unknown."""
     file = str(module.__file__)
-    return _home_of(module.__name__, file if file.startswith(os.sep) else os.path.abspath(file))
+    home, lone = _home_of(
+        module.__name__, file if file.startswith(os.sep) else os.path.abspath(file)
+    )
+    folder = _renamed_folder(module) if lone else ""
+    return (folder, "") if folder else (home, lone)
+
+
+def _renamed_folder(module: ModuleType) -> str:
+    """Return the folder of a module's top-level package if it has another name; else empty."""
+    name, _, rest = module.__name__.partition(".")
+    paths = [*getattr(sys.modules.get(name), "__path__", ())]
+    if len(paths) != 1 or os.path.basename(paths[0]) == name:
+        return ""
+    stem = os.path.splitext(os.path.abspath(str(module.__file__)))[0]
+    expected = os.path.join(paths[0], *rest.split(".")).rstrip(os.sep)
+    return paths[0] if stem in (expected, os.path.join(expected, "__init__")) else ""
 
 
 @functools.lru_cache(4096)
@@ -209,7 +230,7 @@ def _has_source(module: object) -> bool:
     if not isinstance(module, ModuleType):
         return False
     file = getattr(module, "__file__", None)
-    return isinstance(file, str) and file.endswith(_CODE)
+    return isinstance(file, str) and file.endswith(CODE)
 
 
 def project_modules() -> list[ModuleType]:
@@ -248,8 +269,11 @@ def main_file() -> str:
     return "" if is_installed(file) or not os.path.isfile(file) else file
 
 
-def _found_roots() -> tuple[list[str], list[str], list[str]]:
-    """Return the folders on the import path, other homes of modules, and other files."""
+def _found_roots() -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """Return the folders on the import path, other homes of modules, and other files.
+
+    The last one are the names of packages whose folders have other names, and these folders.
+    """
     on_path: list[str] = []
     for entry in sys.path:
         path = os.path.abspath(entry or os.curdir)
@@ -257,185 +281,29 @@ def _found_roots() -> tuple[list[str], list[str], list[str]]:
             on_path.append(path)
     homes: list[str] = []
     files: list[str] = []
+    renamed: dict[str, str] = {}
     for module in project_modules():
         home, file = home_of(module)
         if file:
             files.append(file)
+        elif home == _renamed_folder(module):
+            renamed[module.__name__.partition(".")[0]] = home
         elif home not in on_path and home not in homes:
             homes.append(home)
     main = main_file()
     if main and not any(main.startswith(f"{each.rstrip(os.sep)}{os.sep}") for each in on_path):
         files.append(main)
-    return on_path, homes, files
+    return on_path, homes, files, renamed
 
 
 @functools.cache
 def _is_foreign(path: str) -> bool:
     """Return whether a folder contains installed packages, or farcall itself."""
-    homes = {os.path.dirname(each) for each in _OWN}
+    homes = {os.path.dirname(each) for each in OWN}
     return is_installed(path) or os.path.realpath(path) in homes
 
 
 # --- which files --------------------------------------------------------------------------------
-
-
-class _TooManyError(Exception):
-    """A folder exceeds the limits of one folder."""
-
-
-class _Rules(NamedTuple):
-    """Patterns of excluded paths, and the folder that they apply to."""
-
-    ignore: Ignore
-    folder: str
-
-    def leaves_out(self, path: str) -> bool:
-        return self.ignore.leaves_out(os.path.relpath(path, self.folder))
-
-    def leaves_out_all_of(self, path: str) -> bool:
-        name = os.path.relpath(path, self.folder)
-        return self.ignore.leaves_out(name) and self.ignore.leaves_out_all_of(name)
-
-
-@functools.lru_cache(64)
-def _ignore(lines: tuple[str, ...], where: str) -> Ignore:
-    return Ignore(lines, where)
-
-
-def _ignored_by(root: str) -> _Rules | None:
-    """Return the ignore file of a folder, or of a folder above it in its project."""
-    folder = root
-    while True:
-        file = Path(folder, IGNORE_FILE)
-        if file.is_file():
-            text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
-            return _Rules(_ignore(tuple(text.splitlines()), str(file)), folder)
-        parent = os.path.dirname(folder)
-        is_top = any(os.path.exists(os.path.join(folder, each)) for each in _TOPS)
-        if is_top or parent == folder:
-            return None
-        folder = parent
-
-
-class _Walk:
-    """A walk over the folders of a project."""
-
-    def __init__(self, exclude: Sequence[str]) -> None:
-        self.files: dict[str, File] = {}
-        self.left_out: list[LeftOut] = []
-        self._exclude = _ignore(tuple(exclude), "exclude_sources") if exclude else None
-
-    def add_folder(self, root: str, place: str, only: Sequence[str] | None = None) -> None:
-        """Add the files of a folder.
-
-        Args:
-            root: The folder.
-            place: Its path in the archive.
-            only: Names of the entries to add; None for all.
-
-        Raises:
-            _TooManyError: The folder exceeds the limits; nothing was added.
-        """
-        rules = self._rules(root)
-        files: dict[str, File] = {}
-        left_out: list[LeftOut] = []
-        size = seen = 0
-        folders = [root]
-        while folders:
-            folder = folders.pop()
-            entries = _entries(folder, left_out)
-            seen += len(entries)
-            if seen >= _MOST_SEEN:
-                raise _TooManyError
-            for entry in entries:
-                if folder == root and only is not None and entry.name not in only:
-                    continue
-                stat = _judge(entry, root, rules, left_out)
-                if stat is None:
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.path)
-                    continue
-                size += stat.st_size
-                name = f"{place}{entry.path[len(root.rstrip(os.sep)) :]}"
-                files[entry.path] = File(entry.path, name, stat.st_size, stat.st_mtime_ns)
-                if len(files) > MOST_FILES or size > MOST_BYTES:
-                    raise _TooManyError
-        self.files.update(files)
-        self.left_out += left_out
-
-    def add_files(self, root: str, place: str, paths: Iterable[str]) -> None:
-        """Add some files of a folder, unless they are excluded."""
-        rules = self._rules(root)
-        for path in paths:
-            if path not in self.files and not any(each.leaves_out(path) for each in rules):
-                with contextlib.suppress(OSError):
-                    stat = os.stat(path)
-                    name = f"{place}{path[len(root.rstrip(os.sep)) :]}"
-                    self.files[path] = File(path, name, stat.st_size, stat.st_mtime_ns)
-
-    def _rules(self, root: str) -> list[_Rules]:
-        found = [_ignored_by(root)]
-        if self._exclude is not None:
-            found.append(_Rules(self._exclude, root))
-        return [each for each in found if each is not None]
-
-
-def _entries(folder: str, left_out: list[LeftOut]) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder; none for a virtual environment."""
-    try:
-        with os.scandir(folder) as found:
-            entries = list(itertools.islice(found, _MOST_SEEN))
-    except OSError as error:
-        left_out.append(LeftOut(folder, str(error.strerror)))
-        return []
-    return [] if "pyvenv.cfg" in [each.name for each in entries] else entries
-
-
-def _judge(
-    entry: os.DirEntry[str], root: str, rules: Sequence[_Rules], left_out: list[LeftOut]
-) -> os.stat_result | None:
-    """Return the stat result of a file to send or a folder to walk; None for others."""
-    name = entry.name
-    if name.startswith(".") or name in _SKIPPED or name.endswith((".pyc", ".pyo")):
-        return None  # too common to report
-    try:
-        stat = entry.stat()
-    except OSError as error:
-        left_out.append(LeftOut(entry.path, str(error.strerror)))
-        return None
-    why = _why_not(entry, root, stat.st_size)
-    leaves_out = _Rules.leaves_out_all_of if entry.is_dir() else _Rules.leaves_out
-    if not why and rules and any(leaves_out(each, entry.path) for each in rules):
-        why = "excluded"
-    if why:
-        left_out.append(LeftOut(entry.path, why))
-    return None if why else stat
-
-
-def _why_not(entry: os.DirEntry[str], root: str, size: int) -> str:
-    """Return why a file or folder cannot be sent, whatever the rules; empty if it can."""
-    if entry.is_symlink():
-        if entry.is_dir():
-            return "a link to a folder"
-        if not os.path.realpath(entry.path).startswith(os.path.realpath(root) + os.sep):
-            return "a link to a place outside the project"
-    if entry.is_dir():
-        return "farcall itself" if entry.path in _OWN else ""
-    if not entry.is_file():
-        return "not a regular file"
-    if not entry.name.isprintable():
-        return "its name is not printable"
-    if size > LARGEST_DATA_BYTES and not entry.name.endswith(_CODE):
-        return f"{size / 1e6:,.1f} MB; data files up to 1 MB are sent"
-    return ""
-
-
-def _is_home(path: str) -> bool:
-    """Return whether a folder typically contains several projects."""
-    others = (os.sep, os.path.expanduser("~"), tempfile.gettempdir())
-    return os.path.realpath(path) in {os.path.realpath(each) for each in others}
-
 
 _warned: set[str] = set()
 """Folders that exceed the limits; walking one again would take too long."""
@@ -443,18 +311,18 @@ _warned: set[str] = set()
 _first_seen: dict[str, tuple[Any, int]] = {}
 
 
-def _add_root(walk: _Walk, root: str, place: str, *, is_whole: bool) -> None:
+def _add_root(walk: Walk, root: str, place: str, *, is_whole: bool) -> None:
     """Add the files of a folder; if they are too many, only the loaded ones."""
-    if is_whole and not _is_home(root) and root not in _warned:
-        with contextlib.suppress(_TooManyError):
+    if is_whole and not is_home(root) and root not in _warned:
+        with contextlib.suppress(TooManyError):
             walk.add_folder(root, place)
             return
     names = _loaded_in(root)
     try:
         walk.add_folder(root, place, names)
-    except _TooManyError:
+    except TooManyError:
         walk.add_files(root, place, _loaded_files(root))
-    if is_whole and not _is_home(root) and root not in _warned:
+    if is_whole and not is_home(root) and root not in _warned:
         _warned.add(root)
         _log.warning(
             "%s holds more than %d files or %d MB, so jobs get only what is imported from it "
@@ -468,6 +336,21 @@ def _loaded_files(root: str) -> list[str]:
     start = f"{root.rstrip(os.sep)}{os.sep}"
     files = [os.path.abspath(str(each.__file__)) for each in project_modules()]
     return [each for each in [*files, main_file()] if each.startswith(start)]
+
+
+def _loaded_files_of_project() -> list[str]:
+    return [os.path.abspath(str(each.__file__)) for each in project_modules()]
+
+
+def _project_folders(roots: Iterable[str]) -> list[str]:
+    """Return the real paths of the folders whose contents belong to the project."""
+    folders = [each for root in roots for each in (root, walks.top_of(root)) if each]
+    for module in project_modules():
+        folder, name = os.path.split(str(module.__file__))
+        folders.append(_home_of(module.__name__, os.path.join(_resolved(folder), name))[0])
+    return [
+        os.path.realpath(each) for each in dict.fromkeys(folders) if each and not is_home(each)
+    ]
 
 
 def _loaded_in(root: str) -> list[str]:
@@ -502,35 +385,72 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
     if option is None:
         return None
     with _lock:
-        on_path, homes, files = _found_roots()
-        wanted = None if option == AUTO else [_folder(each) for each in option]
-        if wanted is not None:
-            on_path = [each for each in on_path if each in wanted]
-            homes, files = [each for each in wanted if each not in on_path], []
-        roots = _layout([*on_path, *homes])
-        walk = _Walk(exclude)
-        for root, place in roots.items():
-            if "/" not in place:
-                _add_root(walk, root, place, is_whole=root in on_path or wanted is not None)
-        for number, file in enumerate(dict.fromkeys(files)):
-            walk.add_files(os.path.dirname(file), f"f{number}", [file])
+        wanted = [] if option == AUTO else [_folder(each) for each in option]
+        on_path, homes, files, renamed = _chosen_roots(wanted, is_auto=option == AUTO)
+        roots, tops = _layout([*on_path, *homes, *renamed.values()], _common(wanted))
+        walk = Walk(exclude, _loaded_files_of_project, lambda: _project_folders(roots))
+        whole = {*on_path, *renamed.values(), *wanted}
+        _add_all(walk, roots, whole, files, renamed)
         sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
         path = tuple(
-            roots[each]
-            for each in [*on_path, *homes]
-            if any(file.place.startswith(f"{roots[each]}/") for file in sent)
+            place
+            for place in [*(roots[each] for each in [*on_path, *homes]), _NAMES, editable.PLACE]
+            if any(file.place.startswith(f"{place}/") for file in sent)
         )
         key = repr((option, list(exclude)))
         _warn_of_changes(walk.files)
-        stamp = sent, path, tuple(roots)
+        _warn_of_exclusion(walk)
+        folders = walk.empty_folders
+        stamp = sent, folders, path, tuple(roots)
         before = _found.get(key)
         if before is None or before[0] != stamp:
-            made = _pack(sent, walk.left_out, path, roots)
+            made = _pack(sent, folders, walk.left_out, path, roots, tops)
             before = _found[key] = stamp, made
-            _by_digest[made.digest] = replace(made, archive=Archive())
-            if len(_by_digest) > _MOST_KNOWN:
-                del _by_digest[next(iter(_by_digest))]
+        _remember(before[1])
         return before[1]
+
+
+def _chosen_roots(
+    wanted: Sequence[str], *, is_auto: bool
+) -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """Return the result of `_found_roots` for the option."""
+    on_path, homes, files, renamed = _found_roots()
+    if is_auto:
+        return on_path, homes, files, renamed
+    on_path = [each for each in on_path if each in wanted]
+    homes = [each for each in wanted if each not in on_path]
+    return on_path, homes, [], {n: f for n, f in renamed.items() if _contain(wanted, f)}
+
+
+def _add_all(
+    walk: Walk,
+    roots: Mapping[str, str],
+    whole: Collection[str],
+    files: Iterable[str],
+    renamed: Mapping[str, str],
+) -> None:
+    """Add folders, single files, links with the names of packages, and metadata."""
+    for root, place in sorted(roots.items(), key=lambda each: len(each[0])):
+        if not any(_is_inside(root, each) for each in roots):
+            _add_root(walk, root, place, is_whole=root in whole)
+    for number, file in enumerate(dict.fromkeys(files)):
+        walk.add_files(os.path.dirname(file), f"f{number}", [file])
+    walk.follow_links()
+    for name, folder in renamed.items():
+        link = os.path.join("..", roots[folder])
+        walk.files[folder] = File(folder, f"{_NAMES}/{name}", 0, 0, runtime.LINK, link)
+    for each in editable.metadata_of(walk.files):
+        walk.files[each.path] = each
+
+
+def _remember(sources: Sources) -> None:
+    """Keep the files' places for errors of jobs; the newest ones are last."""
+    known = _by_digest.pop(sources.digest, None)
+    if known is None or known.places is not sources.places:
+        known = replace(sources, archive=Archive())
+    _by_digest[sources.digest] = known
+    if len(_by_digest) > _MOST_KNOWN:
+        del _by_digest[next(iter(_by_digest))]
 
 
 def _warn_of_changes(files: Mapping[str, File]) -> None:
@@ -551,13 +471,79 @@ def _warn_of_changes(files: Mapping[str, File]) -> None:
             )
 
 
-def why_left_out(module: str) -> str:
-    """Return which path of a top-level module was not sent, and why; empty for none."""
-    for found in _by_digest.values():
-        for each in found.left_out:
-            if os.path.splitext(os.path.basename(each.path))[0] == module:
-                return f"{each.path} was not sent ({each.why})"
+def why_module_is_missing(name: str) -> str:
+    """Return why the caller's module is not in jobs; empty if it is none of the project's."""
+    sources = _newest()
+    if sources is None:
+        return ""
+    entries = [os.path.abspath(each or os.curdir) for each in sys.path]
+    for folder in [*sources.roots, *(each for each in entries if not _is_foreign(each))]:
+        path = os.path.join(folder, *name.split("."))
+        for each in (f"{path}.py", path):
+            if os.path.exists(each) and (why := why_missing(each)):
+                return why
     return ""
+
+
+def why_missing(path: str) -> str:
+    """Return why the caller's file is not in jobs; empty if it was sent or does not exist."""
+    path = os.path.abspath(path)
+    sources = _newest()
+    if not os.path.exists(path) or is_installed(path):
+        return ""
+    if sources is None:
+        return f"no project files were sent. Set sources, or {walks.PASS_IT}"
+    if sources.place_of(path) is not None:
+        return ""
+    return _why_left_out(path, sources)
+
+
+def _why_left_out(path: str, sources: Sources) -> str:
+    for each in sources.left_out:
+        if walks.is_below(path, each.path):
+            remedy = f". {each.remedy[0].upper()}{each.remedy[1:]}" if each.remedy else ""
+            return f"{each.path} was not sent: {each.why}{remedy}"
+    folder = next((each for each in sources.roots if walks.is_below(path, each)), None)
+    if folder is None:
+        folders = ", ".join(sources.roots) or "none"
+        return (
+            f"{path} is outside the folders that were sent ({folders}). Name its folder in "
+            f"sources=[...], too, or {walks.PASS_IT}"
+        )
+    rules = map(walks.why_skipped, os.path.relpath(path, folder).split(os.sep))
+    if rule := next(filter(None, rules), ""):
+        return f"{path} was not sent: {rule}. Rename it, or {walks.PASS_IT}"
+    if os.path.isdir(path) or folder not in _warned:
+        return ""
+    return (
+        f"{path} was not sent: {folder} is too large, so only what is imported from it was sent. "
+        "Name the folders that the jobs need in sources=[...]"
+    )
+
+
+def _newest() -> Sources | None:
+    return next(reversed(_by_digest.values()), None)
+
+
+def _warn_of_exclusion(walk: Walk) -> None:
+    """Warn once if the rules leave out the script, or all code."""
+    main = main_file()
+    loaded = [*_loaded_files_of_project(), *([main] if main else [])]
+    has_code = any(each.path.endswith(CODE) for each in walk.files.values())
+    for each in walk.left_out:
+        if not each.rule or each.why in _warned:
+            continue
+        is_of_main = bool(main) and walks.is_below(main, each.path)
+        is_code = each.path.endswith(CODE) or any(walks.is_below(f, each.path) for f in loaded)
+        if is_of_main or (is_code and not has_code):
+            _warned.add(each.why)
+            what = "the running script" if is_of_main else "all code of the project"
+            _log.warning(
+                "%s is not sent to jobs (%s is %s), so they get copies of its functions, and "
+                "imports inside them fail: %s",
+                *(what, each.path, each.why, each.remedy),
+            )
+            return
 
 
 def _folder(named: str) -> str:
@@ -571,38 +557,79 @@ def _folder(named: str) -> str:
     return path
 
 
-def _layout(roots: Iterable[str]) -> dict[str, str]:
-    """Return the place of each folder; a folder inside another is placed inside it."""
+def _layout(roots: Iterable[str], common: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the places of folders, and of the projects that contain them.
+
+    The folders of one project keep their places to each other. A folder inside another is placed
+    inside it.
+
+    Args:
+        roots: The folders.
+        common: Folder that contains all folders of the option; empty for none.
+    """
+    tops = {root: _top_of(root, common) for root in roots}
     places: dict[str, str] = {}
-    number = 0
-    for root in sorted(dict.fromkeys(roots), key=len):
-        above = next(
-            (each for each in places if root.startswith(f"{each.rstrip(os.sep)}{os.sep}")), None
-        )
-        if above is None or _is_home(above):
-            places[root] = str(number)
-            number += 1
+    for top in sorted(dict.fromkeys(tops.values()), key=len):
+        above = next((each for each in places if walks.is_below(top, each)), None)
+        if above is None or is_home(above):
+            number = sum("/" not in place for place in places.values())
+            places[top] = str(number)
         else:
-            places[root] = f"{places[above]}/{os.path.relpath(root, above)}"
-    return places
+            places[top] = f"{places[above]}/{os.path.relpath(top, above)}"
+    return {root: _place_in(places, top, root) for root, top in tops.items()}, places
+
+
+def _contain(folders: Iterable[str], path: str) -> bool:
+    return any(walks.is_below(path, each) for each in folders)
+
+
+def _is_inside(root: str, other: str) -> bool:
+    return root != other and walks.is_below(root, other) and not is_home(other)
+
+
+def _top_of(root: str, common: str) -> str:
+    top = walks.top_of(root)
+    if common and (top is None or walks.is_below(top, common)):
+        return common
+    return top or root
+
+
+def _place_in(places: Mapping[str, str], top: str, root: str) -> str:
+    return places[top] if root == top else f"{places[top]}/{os.path.relpath(root, top)}"
+
+
+def _common(folders: Sequence[str]) -> str:
+    """Return the folder that contains all folders; empty if it holds several projects."""
+    if not folders:
+        return ""
+    folder = os.path.commonpath(folders)
+    return "" if is_home(folder) else folder
 
 
 def _pack(
-    files: Sequence[File], left_out: Sequence[LeftOut], path: Sequence[str], roots: dict[str, str]
+    files: Sequence[File],
+    folders: Iterable[str],
+    left_out: Sequence[LeftOut],
+    path: Sequence[str],
+    roots: dict[str, str],
+    tops: dict[str, str],
 ) -> Sources:
-    read: list[tuple[str, bytes]] = []
+    entries = [Entry(each, kind=runtime.FOLDER) for each in folders]
     sent: list[File] = []
     left = list(left_out)
+    loaded = {*_loaded_files_of_project()}
     for each in files:
         try:
-            read.append((each.place, Path(each.path).read_bytes()))
-            read += _compiled(each)
-            sent.append(each)
+            data = walks.read(each)
         except OSError as error:
             left.append(LeftOut(each.path, str(error.strerror)))
-    archive = Archive(runtime.pack(read))
+            continue
+        entries.append(Entry(each.place, data, each.kind))
+        entries += _bytecode(each, data, is_loaded=each.path in loaded)
+        sent.append(each)
+    archive = Archive(runtime.pack(entries))
     places = {each.path: each.place for each in sent}
-    return Sources(tuple(sent), tuple(left), archive, tuple(path), roots, places)
+    return Sources(tuple(sent), tuple(left), archive, tuple(path), roots, tops, places)
 
 
 _IN_JOB = re.compile(
@@ -610,29 +637,52 @@ _IN_JOB = re.compile(
 )
 
 
-def _compiled(file: File) -> list[tuple[str, bytes]]:
-    """Return the local bytecode of a module, because a job would compile it each time.
+def _bytecode(file: File, data: bytes, *, is_loaded: bool) -> list[Entry]:
+    """Return a module's bytecode, because a job would compile the module each time.
 
     Its header is replaced by one that requires no comparison with the source
-    (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation), and the path in
-    it by the place, which an import replaces with the job's path.
+    (https://docs.python.org/3/reference/import.html#cached-bytecode-invalidation).
     """
-    if not file.path.endswith(".py"):
+    if not file.path.endswith(".py") or file.kind == runtime.LINK:
         return []
     try:
-        path = importlib.util.cache_from_source(file.path)
-        data = Path(path).read_bytes()
-        magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
-    except (OSError, NotImplementedError, struct.error):
-        return []  # there is none, Python caches none, or the file is truncated
-    is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
-    own = file.path.encode()  # found more than once if the module has its path in a string, too
-    if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
+        name = os.path.basename(importlib.util.cache_from_source(file.path))
+    except NotImplementedError:  # Python caches none
         return []
-    folder, _, _ = file.place.rpartition("/")
-    place = file.place.encode()[-len(own) :].rjust(len(own), b"/")
-    compiled = magic + struct.pack("<I8s", 1, b"") + data[16:].replace(own, place)
-    return [(f"{folder}/__pycache__/{os.path.basename(path)}", compiled)]
+    code = _cached(file) or (_compiled(file, data) if is_loaded else b"")
+    if not code:
+        return []
+    header = importlib.util.MAGIC_NUMBER + struct.pack("<I8s", 1, b"")
+    return [Entry(f"{posixpath.dirname(file.place)}/__pycache__/{name}", header + code)]
+
+
+def _cached(file: File) -> bytes:
+    """Return a module's bytecode from its ``__pycache__``; empty if it is missing or outdated.
+
+    The path in it is replaced by the place, which an import replaces with the job's path.
+    """
+    try:
+        data = Path(importlib.util.cache_from_source(file.path)).read_bytes()
+        magic, flags, changed, size = data[:4], *struct.unpack_from("<III", data, 4)
+    except (OSError, struct.error):
+        return b""  # there is none, or the file is truncated
+    is_current = (flags, changed, size) == (0, file.changed // 10**9 & 0xFFFFFFFF, file.size)
+    own = os.fsencode(file.path)  # found more than once if a string of the module contains it
+    if magic != importlib.util.MAGIC_NUMBER or not is_current or data.count(own) != 1:
+        return b""
+    place = os.fsencode(file.place)[-len(own) :].rjust(len(own), b"/")
+    return data[16:].replace(own, place)
+
+
+@functools.lru_cache(4096)
+def _compiled(file: File, data: bytes) -> bytes:
+    """Compile a module; return nothing if that fails."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return marshal.dumps(compile(data, file.place, "exec", dont_inherit=True))
+        except (SyntaxError, ValueError):
+            return b""
 
 
 def localized(said: Any) -> Any:
@@ -649,11 +699,5 @@ def localized(said: Any) -> Any:
 def local_path(digest: str, place: str) -> str:
     """Return the local path of a file in an archive; its place if unknown."""
     sources = _by_digest.get(digest)
-    if sources is not None:
-        for root, start in sources.roots.items():
-            if place.startswith(f"{start}/"):
-                return os.path.join(root, place[len(start) + 1 :])
-        for path, known in sources.places.items():
-            if known == place:
-                return path
-    return place.partition("/")[2]
+    path = sources.local_path(place) if sources is not None else None
+    return place.partition("/")[2] if path is None else path

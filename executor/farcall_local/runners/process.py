@@ -30,11 +30,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from farcall import filesystem
 from farcall_local import names
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, Exit, Running, StartError
 from farcall_local.runners.stock_python import StockPythons, minor_of
-from farcall_runtime.contract import module_arguments
+from farcall_runtime.contract import ENV_PROJECTS, module_arguments
 
 READ_BYTES = 64 * 1024
 #: Interval in seconds between checks of a process if the kernel cannot report its exit.
@@ -46,6 +47,12 @@ FORK_SERVER_TIMEOUT_S = 5.0
 RUNTIME = "farcall_runtime"
 #: Prefix of the names of jobs' folders, before the job's ID and the attempt's number.
 FOLDER = "farcall-job-"
+
+#: Folder in memory, where Linux has one.
+_MEMORY = "/dev/shm"  # noqa: S108 - its contents get unguessable names
+_MEMORY_FOLDER = "farcall-projects-"
+#: Minimum space in bytes for jobs' project files in memory, which are tens of megabytes.
+_LEAST_MEMORY_BYTES = 1024**3
 
 _FORKING = Path(__file__).with_name("forking.py")
 #: Size of a request's length, as in `forking`, which cannot be imported without the runtime.
@@ -100,6 +107,7 @@ class ProcessRunner:
         self._forks: _ForkServer | None = None
         self._idle = idle
         self._stock = StockPythons(endpoint_url, credentials)
+        self._projects = _folder_in_memory()
 
     async def prepare(self, spec: AttemptSpec) -> None:
         """Create an interpreter for a Python image; other images are not needed."""
@@ -120,6 +128,11 @@ class ProcessRunner:
                 job = spec.job_id.replace(":", ".")
                 directory = tempfile.mkdtemp(prefix=f"{FOLDER}{job}-{spec.attempt}-")
                 undoing.callback(shutil.rmtree, directory, ignore_errors=True)
+                projects = directory
+                if self._projects:
+                    projects = f"{self._projects}/{Path(directory).name}"
+                    os.mkdir(projects, 0o700)  # noqa: PTH102
+                    undoing.callback(shutil.rmtree, projects, ignore_errors=True)
                 variables = _variables(spec)
                 ended: Callable[[], None] = _do_nothing
                 if minor is None:
@@ -132,7 +145,8 @@ class ProcessRunner:
                     endpoint = self._endpoint if spec.in_aws else {}
                     environment = {**bare, **endpoint, **stock}
                 # A job that is killed cannot remove its temporary files itself.
-                environment = {**environment, "TMPDIR": directory, **variables}
+                own = {"TMPDIR": directory, ENV_PROJECTS: projects}
+                environment = {**environment, **own, **variables}
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:
@@ -149,7 +163,7 @@ class ProcessRunner:
             except (OSError, ValueError) as error:
                 raise StartError(_cannot_start(command[0], error)) from error
             undoing.pop_all()
-        return _Attempt(process, reader, directory, spec.output, ended)
+        return _Attempt(process, reader, (projects, directory), spec.output, ended)
 
     def _aws(self, spec: AttemptSpec) -> dict[str, str]:
         """Return the variables with a job's AWS endpoint and keys."""
@@ -162,6 +176,27 @@ class ProcessRunner:
         if self._forks is not None and not (self._idle and self._idle.keep(self._forks)):
             self._forks.close()
         self._stock.close()
+        if self._projects:
+            await asyncio.to_thread(shutil.rmtree, self._projects, ignore_errors=True)
+
+
+def _folder_in_memory() -> str:
+    """Create a folder in memory for jobs' project files; return "" where that is impossible.
+
+    Each job unpacks its project, and some file systems create files slowly: ext4 without a journal
+    examines all inodes that were deleted in the last minute.
+    """
+    if sys.platform != "linux":
+        return ""
+    try:
+        about = os.statvfs(_MEMORY)
+        if about.f_flag & os.ST_NOEXEC or about.f_bavail * about.f_frsize < _LEAST_MEMORY_BYTES:
+            return ""
+        filesystem.remove_folders(_MEMORY_FOLDER, _MEMORY)
+        prefix = f"{_MEMORY_FOLDER}{filesystem.identity(os.getpid())}-"
+        return tempfile.mkdtemp(prefix=prefix, dir=_MEMORY)
+    except OSError:
+        return ""
 
 
 def _variables(spec: AttemptSpec) -> dict[str, str]:
@@ -417,20 +452,20 @@ class _Forked:
 
 
 class _Attempt:
-    """Running attempt: the process, its output and its directory."""
+    """Running attempt: the process, its output and its folders."""
 
     def __init__(
         self,
         process: _Spawned | _Forked,
         reader: int,
-        directory: str,
+        folders: tuple[str, ...],
         output: Callable[[bytes], None],
         ended: Callable[[], None],
     ) -> None:
         self._ended = ended
         self._process = process
         self._reader = reader
-        self._directory = directory
+        self._folders = folders
         self._output = output
         os.set_blocking(reader, False)
         asyncio.get_running_loop().add_reader(reader, self._pump)
@@ -441,10 +476,13 @@ class _Attempt:
         finally:
             self._ended()
             self._close()
-            try:
-                os.rmdir(self._directory)  # noqa: PTH106 - mostly empty, and then no thread
-            except OSError:
-                await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+            for folder in self._folders:
+                try:
+                    os.rmdir(folder)  # noqa: PTH106 - mostly empty, and then no thread
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         if code is None:
             return Exit(None, _FORK_SERVER_GONE)
         return Exit(128 - code if code < 0 else code)

@@ -1,15 +1,17 @@
 """Project files that are sent to jobs."""
 
+import json
 import os
 import py_compile
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
 
 from farcall.model.errors import SettingsError
-from farcall.payload import sources
+from farcall.payload import sources, walk
 from farcall.payload.results import hint
 
 
@@ -77,7 +79,7 @@ def test_ignore_file_of_project_root_counts(project, monkeypatch):
     (project / "pyproject.toml").touch()
     (project / ".dockerignore").write_text("src/secret.py\n")
     monkeypatch.setattr(sys, "path", [str(project / "src")])
-    assert places(sources.find("auto")) == ["0/mod.py"]
+    assert places(sources.find("auto")) == ["0/src/mod.py"]
 
 
 def test_large_data_is_omitted_by_name(project):
@@ -91,20 +93,136 @@ def test_large_data_is_omitted_by_name(project):
     ]
 
 
+def kinds(found):
+    return {each.place: (each.kind, each.target) for each in found.files}
+
+
 def test_links_out_of_project_are_omitted(project, tmp_path):
     write(project, main_DOT_py="x = 1")
     (tmp_path / "outside").mkdir()
     write(tmp_path / "outside", mod_DOT_py="")
     (project / "linked.py").symlink_to(tmp_path / "outside/mod.py")
     (project / "folder").symlink_to(tmp_path / "outside")
-    (project / "loop").symlink_to(project)
     (project / "broken").symlink_to("nowhere")
-    (project / "same.py").symlink_to(project / "main.py")
     found = sources.find("auto")
-    assert places(found) == ["0/main.py", "0/same.py"]
-    assert {Path(each.path).name for each in found.left_out} == {
-        *("linked.py", "folder", "loop", "broken")
+    assert places(found) == ["0/main.py"]
+    assert {Path(each.path).name for each in found.left_out} == {"linked.py", "folder", "broken"}
+
+
+def test_links_to_sent_places_are_kept(project):
+    write(project, pack__mod_DOT_py="x = 1", sub__main_DOT_py="")
+    (project / "sub/same.py").symlink_to(project / "pack/mod.py")
+    (project / "also").symlink_to("pack")
+    (project / "loop").symlink_to(project)
+    found = sources.find("auto")
+    assert kinds(found)["0/sub/same.py"] == ("l", "../pack/mod.py")
+    assert (kinds(found)["0/also"], kinds(found)["0/loop"]) == (("l", "pack"), ("l", "."))
+    assert found.place_of(str(project / "also/mod.py")) == "0/also/mod.py"
+    assert found.place_of(str(project / "also/no.py")) is None
+
+
+def loaded(monkeypatch, name, path):
+    module = type(sys)(name)
+    module.__file__ = str(path)
+    monkeypatch.setattr(sources, "project_modules", lambda: [module])
+    return module
+
+
+def test_links_to_project_are_followed(project, tmp_path, monkeypatch):
+    """The links' targets: the home of a module that was loaded by a link, and the repository."""
+    libs = write(tmp_path / "libs", common__mod_DOT_py="", tables__a_DOT_csv="1")
+    (libs / "tables/back").symlink_to(libs / "common")
+    (libs / "common/again").symlink_to(libs / "tables")
+    for name in ("common", "tables"):
+        (project / name).symlink_to(f"../libs/{name}")
+    loaded(monkeypatch, "common.mod", project / "common/mod.py")
+    found = sources.find("auto")
+    assert kinds(found) == {
+        "0/common/mod.py": ("f", ""),
+        "0/common/again": ("l", "../tables"),
+        "0/tables/a.csv": ("f", ""),
+        "0/tables/back": ("l", "../common"),
     }
+
+
+def test_link_to_file_of_project_is_followed(project, monkeypatch):
+    write(project, data__a_DOT_csv="1")
+    (project / ".git").mkdir()
+    (project / "src").mkdir()
+    (project / "src/a.csv").symlink_to("../data/a.csv")
+    monkeypatch.setattr(sys, "path", [str(project / "src")])
+    (sent,) = sources.find("auto").files
+    assert (sent.kind, sent.target) == ("f", str(project / "data/a.csv"))
+
+
+def test_link_to_large_folder_is_omitted(project, monkeypatch):
+    write(project, src__mod_DOT_py="", pyproject_DOT_toml="")
+    monkeypatch.setattr(walk, "MOST_FILES", 2)
+    for name in "abc":
+        (project / f"{name}.txt").touch()
+    (project / "src/all").symlink_to("..")
+    monkeypatch.setattr(sys, "path", [str(project / "src")])
+    found = sources.find("auto")
+    assert [Path(each).name for each in places(found)] == ["mod.py"]
+    assert found.left_out[0].why == "a link to a folder of more than 2 files or 20 MB"
+
+
+def test_link_to_excluded_file_is_omitted(project):
+    write(project, main_DOT_py="", secret_DOT_txt="")
+    (project / "open.txt").symlink_to("secret.txt")
+    assert places(sources.find("auto", ["secret.txt"])) == ["0/main.py"]
+
+
+def test_executable_bit_is_sent_when_changed(project):
+    path = write(project, run_DOT_sh="") / "run.sh"
+    assert [each.kind for each in sources.find("auto").files] == ["f"]
+    path.chmod(0o755)
+    assert [each.kind for each in sources.find("auto").files] == ["x"]
+
+
+def test_empty_folders_are_sent(project):
+    write(project, main_DOT_py="", logs___DOT_gitkeep="")
+    before = sources.find("auto").archive
+    (project / "out/deep").mkdir(parents=True)
+    after = sources.find("auto").archive
+    assert unpacked(before) == [["0/logs", 0, "d"], ["0/main.py", 0, "f"]]
+    assert unpacked(after)[-1] == ["0/out/deep", 0, "d"]
+
+
+def unpacked(archive):
+    """Return the archive's list of entries."""
+    data = zlib.decompress(archive)
+    return json.loads(data[4 : 4 + int.from_bytes(data[:4], "big")])
+
+
+@pytest.mark.parametrize("name", [b"\xff.txt", b"folder\xff", b"new\nline"])
+def test_unprintable_name_is_omitted_by_name(project, name):
+    write(project, main_DOT_py="")
+    path = Path(os.fsdecode(os.fsencode(project) + b"/" + name))
+    path.mkdir()
+    (path / "file.py").touch()
+    found = sources.find("auto")
+    assert places(found) == ["0/main.py"]
+    assert [(each.path, each.why) for each in found.left_out] == [
+        (str(path), "its name is not printable")
+    ]
+
+
+def test_unreadable_ignore_file_is_reported(project, monkeypatch):
+    write(project, main_DOT_py="", _DOT_dockerignore="")
+
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(SettingsError, match=r"/\.dockerignore cannot be read \(Permission denied"):
+        sources.find("auto")
+
+
+def test_ignore_file_above_project_is_ignored(project):
+    write(project, main_DOT_py="", pyproject_DOT_toml="")
+    (project.parent / ".dockerignore").write_text("[\n")
+    assert len(sources.find("auto").files) == 2
 
 
 def test_special_files_are_omitted(project):
@@ -151,6 +269,58 @@ def test_folders_can_be_named(project, tmp_path):
         sources.find(["/no/such"])
 
 
+def test_named_folders_keep_their_places(project):
+    write(project, src__pack__mod_DOT_py="", conf__settings_DOT_toml="")
+    found = sources.find([str(project / "src"), str(project / "conf")])
+    assert places(found) == ["0/conf/settings.toml", "0/src/pack/mod.py"]
+    assert set(found.path) == {"0/src", "0/conf"}
+    assert found.folder_of(str(project)) == "0"
+
+
+def test_folders_of_project_keep_their_places(project, tmp_path, monkeypatch):
+    """Missing files outside these folders have local paths, too."""
+    write(project, src__mod_DOT_py="", notebooks__nb_DOT_py="", pyproject_DOT_toml="")
+    other = write(tmp_path / "other", lib_DOT_py="")
+    monkeypatch.setattr(
+        sys, "path", [*(str(project / n) for n in ("src", "notebooks")), str(other)]
+    )
+    found = sources.find("auto")
+    assert places(found) == ["0/lib.py", "1/notebooks/nb.py", "1/src/mod.py"]
+    assert found.local_path("1/conf/settings.toml") == str(project / "conf/settings.toml")
+
+
+def test_renamed_package_is_sent_with_name(project, monkeypatch):
+    write(project, code__steps_DOT_py="", code__late_DOT_py="")
+    (project / "code/__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [])
+    package, steps = type(sys)("pkg"), type(sys)("pkg.steps")
+    package.__path__, package.__file__ = [str(project / "code")], str(project / "code/__init__.py")
+    steps.__file__ = str(project / "code/steps.py")
+    monkeypatch.setitem(sys.modules, "pkg", package)
+    monkeypatch.setattr(sources, "project_modules", lambda: [package, steps])
+    found = sources.find("auto")
+    assert places(found) == ["0/__init__.py", "0/late.py", "0/steps.py", "names/pkg"]
+    assert (kinds(found)["names/pkg"], found.path) == (("l", "../0"), ("names",))
+    assert found.local_path("names/pkg/steps.py") == steps.__file__
+
+
+@pytest.mark.parametrize("editable", [True, False])
+def test_metadata_of_editable_is_sent(project, tmp_path, monkeypatch, editable):
+    write(project, mod_DOT_py="")
+    site = tmp_path / "site-packages"
+    info = site / "my_pkg-1.2.dist-info"
+    info.mkdir(parents=True)
+    for name in ("METADATA", "entry_points.txt", "RECORD"):
+        (info / name).touch()
+    origin = {"url": project.as_uri(), "dir_info": {"editable": editable}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(sys, "path", [str(project), str(site)])
+    found = sources.find("auto")
+    names = ("METADATA", "entry_points.txt") if editable else ()
+    assert places(found) == ["0/mod.py", *(f"metadata/{info.name}/{name}" for name in names)]
+    assert found.path == (("0", "metadata") if editable else ("0",))
+
+
 def test_unchanged_files_are_packed_once(project):
     write(project, main_DOT_py="a = 1")
     first = sources.find("auto")
@@ -178,6 +348,14 @@ def test_valid_compiled_module_is_sent(project):
     assert sources.find("auto").archive == only_source
 
 
+def test_loaded_module_is_compiled(project, monkeypatch):
+    path = write(project, mod_DOT_py="a = 1", broken_DOT_py="a =") / "mod.py"
+    loaded(monkeypatch, "mod", path)
+    names = [name for name, *_ in unpacked(sources.find("auto").archive)]
+    tag = sys.implementation.cache_tag
+    assert names == ["0/__pycache__/mod." + tag + ".pyc", "0/broken.py", "0/mod.py"]
+
+
 def test_compiled_module_naming_path_is_omitted(project):
     path = project / "mod.py"
     path.write_text(f"here = '{path}'")
@@ -187,19 +365,40 @@ def test_compiled_module_naming_path_is_omitted(project):
     assert sources.find("auto").archive == only_source
 
 
-def test_vanished_file_is_omitted(project, monkeypatch):
-    write(project, a_DOT_py="", gone_DOT_py="")
-    read = sources.Path.read_bytes
+def be_gone(path):
+    path.unlink()
 
-    def vanish(path):
-        if path.name == "gone.py":
-            path.unlink()
-        return read(path)
 
-    monkeypatch.setattr(sources.Path, "read_bytes", vanish)
+def be_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def be_a_link(path):
+    path.unlink()
+    path.symlink_to("a.py")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (be_gone, "No such file or directory"),
+        (be_a_pipe, "not a regular file any more"),
+        (be_a_link, "Too many levels of symbolic links"),
+    ],
+)
+def test_file_changed_after_walk_is_omitted(project, monkeypatch, change, why):
+    write(project, a_DOT_py="", other_DOT_py="")
+    follow = sources.Walk.follow_links
+
+    def then_change(walk):
+        follow(walk)
+        change(project / "other.py")
+
+    monkeypatch.setattr(sources.Walk, "follow_links", then_change)
     found = sources.find("auto")
     assert places(found) == ["0/a.py"]
-    assert [each.why for each in found.left_out] == ["No such file or directory"]
+    assert [each.why for each in found.left_out] == [why]
 
 
 def test_job_paths_become_local_paths(project):
@@ -253,10 +452,58 @@ def test_edited_module_is_reported_once(project, monkeypatch, caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (".env", "names that start with a dot are not sent. Rename it, or pass"),
+        ("data/a.csv", 'excluded by "data" in {0}/.dockerignore, line 2. Add the line "!data" at'),
+        ("b.csv", 'excluded by "*.csv" in exclude_sources. Remove the pattern from'),
+        ("big.bin", "2.0 MB; data files up to 1 MB are sent. Pass its content as"),
+        ("conf/x.toml", None),
+        ("../conf/x.toml", "is outside the folders that were sent ({0}). Name its folder in"),
+        ("no/such.csv", None),
+        ("../job/0/a.csv", None),
+    ],
+)
+def test_missing_file_hint_names_rule(project, name, why):
+    files = {"conf/x.toml": "", "../conf/x.toml": "", ".env": "", "data/a.csv": "", "b.csv": ""}
+    for each, text in {**files, "big.bin": "x" * 2_000_000, ".dockerignore": "#\ndata\n"}.items():
+        path = project / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    sources.find("auto", ["*.csv"])
+    error = FileNotFoundError(2, "No such file or directory", os.path.normpath(project / name))
+    text = hint("FileNotFoundError", str(error))
+    assert why.format(project) in text if why else text == ""
+
+
+def test_missing_relative_path_hint_names_rule(project, monkeypatch):
+    write(project, main_DOT_py="", data_DOT_csv="")
+    monkeypatch.chdir(project)
+    sources.find("auto", ["*.csv"])
+    error = FileNotFoundError(2, "No such file or directory", Path("data.csv"))
+    assert 'excluded by "*.csv"' in hint("FileNotFoundError", str(error))
+
+
 def test_excluded_module_is_named_when_missing(project):
-    write(project, main_DOT_py="", secret_DOT_py="")
+    write(project, main_DOT_py="", secret_DOT_py="", pack__secret_DOT_py="")
     sources.find("auto", ["secret.py"])
     assert hint("ModuleNotFoundError", "No module named 'secret'") == (
-        f"The job has no module secret: {project / 'secret.py'} was not sent (excluded). "
-        "See docs/sources.md"
+        f"The job has no module secret: {project / 'secret.py'} was not sent: "
+        'excluded by "secret.py" in exclude_sources. '
+        "Remove the pattern from exclude_sources. See docs/sources.md"
     )
+
+
+@pytest.mark.parametrize("main", ["main.py", ""])
+def test_excluded_code_is_reported_once(project, monkeypatch, caplog, main):
+    write(project, main_DOT_py="", data_DOT_csv="")
+    (project / ".dockerignore").write_text("**/*.py\n")
+    monkeypatch.setattr(sources, "main_file", lambda: str(project / main) if main else "")
+    sources.find("auto")
+    (project / "data.csv").write_text("1")
+    sources.find("auto")
+    (record,) = caplog.records
+    what = "the running script" if main else "all code of the project"
+    assert record.message.startswith(f"{what} is not sent to jobs")
+    assert f"{project}/.dockerignore, line 1" in record.message

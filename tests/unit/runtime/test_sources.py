@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import resource
 import sys
 import zlib
@@ -28,8 +30,11 @@ def job(tmp_path, monkeypatch):
 
     def enter(files, **plan):
         usual = {"digest": "0" * 16, "path": ["0"], "names": [], "cwd": None, "main": None}
-        data = [(name, text.encode()) for name, text in files.items()]
-        sources.enter(sources.pack(data), {**usual, "imports": [], **plan})
+        entries = [
+            each if isinstance(each, sources.Entry) else sources.Entry(name, each.encode())
+            for name, each in files.items()
+        ]
+        sources.enter(sources.pack(entries), {**usual, "imports": [], **plan})
 
     return enter
 
@@ -60,6 +65,34 @@ def test_archive_leaving_its_folder_is_rejected(job, tmp_path, name):
     with pytest.raises(ValueError, match="has a file with the invalid name"):
         job({name: "x"})
     assert not (tmp_path / "out").exists()
+
+
+def test_modes_links_and_empty_folders_are_kept(job, tmp_path):
+    job(
+        {
+            "0/run.sh": sources.Entry("0/run.sh", b"", sources.PROGRAM),
+            "0/a/b/up": sources.Entry("0/a/b/up", b"../../run.sh", sources.LINK),
+            "0/here": sources.Entry("0/here", b".", sources.LINK),
+            "0/empty": sources.Entry("0/empty", kind=sources.FOLDER),
+            "0/plain": "",
+        }
+    )
+    root = tmp_path / "job/0"
+    assert [os.access(root / each, os.X_OK) for each in ("run.sh", "plain")] == [True, False]
+    assert (root / "a/b/up").readlink() == Path("../../run.sh")
+    assert (root / "here").samefile(root)
+    assert [*(root / "empty").iterdir()] == []
+
+
+@pytest.mark.parametrize("target", ["/out", "../..", "../../out", "a/../../..", "a//b", "", "a\0"])
+def test_link_leaving_archive_is_rejected(job, target):
+    with pytest.raises(ValueError, match="has a link with the invalid target"):
+        job({"0/link": sources.Entry("0/link", target.encode(), sources.LINK)})
+
+
+def test_nothing_is_written_through_link(job):
+    with pytest.raises(FileExistsError):
+        job({"0/a": sources.Entry("0/a", b".", sources.LINK), "0/a/b": "x"})
 
 
 def test_full_disk_is_named(job):
@@ -94,6 +127,11 @@ def test_failed_import_does_not_fail_job(job):
     job({"0/broken.py": "1 / 0"}, imports=[["broken", ""]])
     with pytest.raises(ZeroDivisionError):
         __import__("broken")
+
+
+def test_failed_module_of_file_is_not_kept(job):
+    job({"f0/broken.py": "1 / 0"}, path=[], imports=[["broken", "f0/broken.py"]])
+    assert "broken" not in sys.modules
 
 
 def test_script_is_the_main_module(job):
@@ -164,3 +202,13 @@ def test_error_names_no_job_path(job, error, body):
     assert sources.home not in str(record)
     assert f'File "farcall-sources:{"0" * 16}/0/main.py", line 1, in f' in record["traceback"]
     assert sources.home.encode() not in b"".join(map(bytes, parts[0]))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_file_of_error_is_local_path(job, monkeypatch, kind):
+    job({"0/a.py": ""})
+    error = FileNotFoundError(2, "No such file or directory", kind(sources.in_project("0/no.txt")))
+    data = failures._pickle(error)
+    monkeypatch.setattr(sources, "home", "/home/me/project")  # where the caller unpickles it
+    copy = pickle.loads(data)
+    assert copy.filename == kind("/home/me/project/0/no.txt")
