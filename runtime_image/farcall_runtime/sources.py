@@ -50,6 +50,12 @@ making = ""
 _main_constants: set[str] = set()
 """Names that the script binds once."""
 
+OWN_NAMES = {
+    *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__cached__"),
+    "__builtins__",
+}
+"""Variables that Python sets in each module; a job's modules have their own."""
+
 _main = ""
 """``whole`` or ``part`` once `enter` has run the script; empty otherwise."""
 
@@ -562,7 +568,9 @@ class Rules:
         used = slots["__globals__"]
         slots = {
             **slots,
-            "__globals__": {n: v for n, v in used.items() if not self.is_made(module, n)},
+            "__globals__": {
+                n: v for n, v in used.items() if n not in OWN_NAMES and not self.is_made(module, n)
+            },
         }
         variables = Reference(variables_of, module)
         return make, (code, variables, *rest), (attributes, slots), None, None, fill

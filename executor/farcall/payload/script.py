@@ -23,7 +23,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, get_origin
 
 from farcall.payload.sources import Sources, main_file
-from farcall_runtime.sources import MAIN, bound_names, constant_names
+from farcall_runtime.sources import MAIN, OWN_NAMES, bound_names, constant_names
 
 _log = logging.getLogger("farcall")
 
@@ -37,7 +37,6 @@ _MAKERS = {
 _SETTERS = ("register", "set_", "filterwarnings", "simplefilter", "basicConfig", "setLevel")
 """Name prefixes of functions that change the behavior of others."""
 
-_OWN_NAMES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__builtins__"}
 _INTERACTIVE = ("<ipython-input-", "<python-input-", "<stdin", "<cell")
 
 
@@ -126,7 +125,7 @@ class Script:
         return _is_setting(statement) and self._has(_names_in(statement))
 
     def _has(self, names: Iterable[str]) -> bool:
-        known = self._made | _OWN_NAMES
+        known = self._made | OWN_NAMES
         return all(each in known or hasattr(builtins, each) for each in names)
 
     def is_made(self, name: str) -> bool:
