@@ -363,52 +363,50 @@ class Missing:
 
 
 def prepared(
-    _entered: None,
-    plain: Mapping[str, Mapping[str, Any]],
-    others: Mapping[str, Mapping[str, Any]],
-    function: Callable[..., Any],
+    _entered: None, values: Mapping[str, Mapping[str, Any]], function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Set variables of the project's modules, and return the function.
 
     Args:
-        plain: Values by module and name, or ``Class.attribute``; a container is changed in place.
-        others: Values by module and name that are set as they are.
+        values: Values by module and name, or ``Class.attribute``.
         function: The task's function.
     """
-    for name, values in plain.items():
-        if name in sys.modules:
-            _set_plain(vars(sys.modules[name]), values)
-    for name, values in others.items():
-        if name in sys.modules:
-            vars(sys.modules[name]).update(values)
+    for module, each in values.items():
+        if module in sys.modules:
+            for name, value in each.items():
+                _set(sys.modules[module], name, value)
     return function
 
 
-def _set_plain(variables: dict[str, Any], values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        owner, _, attribute = name.rpartition(".")
-        kind = variables.get(owner)
-        now = vars(kind).get(attribute) if isinstance(kind, type) else variables.get(name)
-        if _set_in_place(now, value):
-            continue
-        if not owner:
-            variables[name] = value
-        elif isinstance(kind, type):
-            type.__setattr__(kind, attribute, value)
+def _set(module: ModuleType, name: str, value: Any) -> None:
+    owner, _, attribute = name.rpartition(".")
+    kind = vars(module).get(owner)
+    now = vars(kind).get(attribute) if isinstance(kind, type) else vars(module).get(name)
+    if _set_in_place(now, value):
+        return
+    if not owner:
+        vars(module)[name] = value
+    elif isinstance(kind, type):
+        type.__setattr__(kind, attribute, value)
 
 
 def _set_in_place(now: Any, value: Any) -> bool:
-    """Make a container equal to a value; return whether that succeeded."""
+    """Make an object that others may refer to equal to a value; return whether that succeeded."""
+    if now is value:
+        return True
     if type(now) is not type(value):
         return False
-    if now == value:
-        return True
     if isinstance(value, list):
         now[:] = value
     elif isinstance(value, (dict, set)):
         now.clear()
         now.update(value)
-    return bool(now == value)
+    elif hasattr(value, "__dict__") and has_only_attributes(type(value)):
+        vars(now).clear()
+        vars(now).update(vars(value))
+    else:
+        return False
+    return True
 
 
 # --- pickling by name or by value ---------------------------------------------------------------
@@ -678,12 +676,15 @@ def _is_homeless(kind: type) -> bool:
 
 def is_stateless(value: Any) -> bool:
     """Return whether an object has only its identity."""
-    kind: Any = type(value)
+    return not getattr(value, "__dict__", True) and has_only_attributes(type(value))
+
+
+def has_only_attributes(kind: Any) -> bool:
+    """Return whether the state of a class's objects is their ``__dict__``."""
     plain: Any = object
     return (
         kind.__reduce_ex__ is plain.__reduce_ex__
         and kind.__reduce__ is plain.__reduce__
-        and not getattr(value, "__dict__", True)
         and all("__slots__" not in vars(each) for each in kind.__mro__)
         and kind.__new__ is plain.__new__
     )

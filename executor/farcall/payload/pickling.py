@@ -265,7 +265,7 @@ def _dump(called: Callable[..., Any], using: Pickling) -> list[pickles.Pieces]:
         with using.in_force():
             return pickles.dump(using.prepared(called))
     except Exception:
-        if not using.remake(called):
+        if not using.adapt(called):
             raise
     with using.in_force():
         return pickles.dump(using.prepared(called))

@@ -78,7 +78,7 @@ class Script:
         self._split: tuple[list[list[int]], list[list[int]], set[str]] | None = None
         for part in parts:
             for number, statement in enumerate(part.statements[: part.done]):
-                if _is_guard(statement) or not (is_guarded or self._is_definition(statement)):
+                if is_guard(statement) or not (is_guarded or self._is_definition(statement)):
                     self._leave_out(statement)
                 else:
                     part.runs.add(number)
@@ -87,7 +87,7 @@ class Script:
                 if isinstance(each, ast.Global):
                     self._set_elsewhere.update(each.names)
         if is_guarded:
-            for statement in (s for part in parts for s in part.statements if _is_guard(s)):
+            for statement in (s for part in parts for s in part.statements if is_guard(s)):
                 self._set_elsewhere |= bound_names([statement])
         else:
             self._warn()
@@ -127,6 +127,11 @@ class Script:
     def _has(self, names: Iterable[str]) -> bool:
         known = self._made | OWN_NAMES
         return all(each in known or hasattr(builtins, each) for each in names)
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """The statements, also those that the job does not run."""
+        return [each for part in self._parts for each in part.statements[: part.done + 1]]
 
     def is_made(self, name: str) -> bool:
         """Return whether a name has the same value in the job as here."""
@@ -279,7 +284,7 @@ def _parsed(source: str | bytes) -> list[ast.stmt]:
 @functools.lru_cache(256)
 def _guards_of(source: bytes) -> list[int]:
     """Return the numbers of the guards among a source's statements."""
-    return [number for number, each in enumerate(_parsed(source)) if _is_guard(each)]
+    return [number for number, each in enumerate(_parsed(source)) if is_guard(each)]
 
 
 @functools.lru_cache(1)
@@ -348,7 +353,7 @@ def _count_before(statements: list[ast.stmt], line: int) -> int:
     return min(count, len(statements) - 1)
 
 
-def _is_guard(statement: ast.stmt) -> bool:
+def is_guard(statement: ast.stmt) -> bool:
     """Return whether a statement is an ``if __name__ == "__main__":``."""
     if not isinstance(statement, ast.If):
         return False

@@ -128,8 +128,8 @@ def test_variables_are_set_in_place():
     items, table = module.items, module.table
     sys.modules["lib"] = module
     try:
-        plain = {"lib": {"items": [2], "table": {"b": 2}, "kept": True, "new": 3}}
-        function = sources.prepared(None, plain, {"lib": {"other": len}, "gone": {"x": 1}}, abs)
+        values = {"items": [2], "table": {"b": 2}, "kept": True, "new": 3, "other": len}
+        function = sources.prepared(None, {"lib": values, "gone": {"x": 1}}, abs)
     finally:
         del sys.modules["lib"]
     assert function is abs
