@@ -401,12 +401,16 @@ def _set_in_place(now: Any, value: Any) -> bool:
     elif isinstance(value, (dict, set)):
         now.clear()
         now.update(value)
-    elif hasattr(value, "__dict__") and has_only_attributes(type(value)):
+    elif isinstance(value, types.SimpleNamespace) or _is_record(value):
         vars(now).clear()
         vars(now).update(vars(value))
     else:
         return False
     return True
+
+
+def _is_record(value: Any) -> bool:
+    return hasattr(value, "__dict__") and has_only_attributes(type(value))
 
 
 # --- pickling by name or by value ---------------------------------------------------------------

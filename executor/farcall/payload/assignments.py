@@ -15,6 +15,7 @@ repeated by the job's imports.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import sys
@@ -46,6 +47,12 @@ _BY_CLASS_DEFINITION = (".__init_subclass__", ".__set_name__")
 
 _DYNAMIC = {"globals", "vars", "locals", "exec", "eval", "setattr"}
 """Functions that may bind names that the source does not contain."""
+
+_OF_MACHINE = {
+    *("os", "sys", "socket", "platform", "tempfile", "time", "datetime", "uuid", "random"),
+    *("secrets", "getpass", "subprocess", "multiprocessing", "threading", "psutil", "torch"),
+}
+"""Modules whose values differ between machines, processes or runs."""
 
 _ANY = "*"
 """Stands for the names that a dynamic assignment binds."""
@@ -84,6 +91,12 @@ class Source:
     attributes: Places = field(default_factory=dict)
     uses: Places = field(default_factory=dict)
     callbacks: set[str] = field(default_factory=set)
+
+    def is_of_machine(self, name: str) -> bool:
+        """Return whether the import computes a variable from what the machine says."""
+        roots = {each.partition(".")[0] for each in self.origins.get(name, ())}
+        modules = {self.imports.get(each, "").partition(".")[0] for each in roots}
+        return not _OF_MACHINE.isdisjoint(modules.union(*(self.uses.get(n, ()) for n in roots)))
 
 
 # --- one source ---------------------------------------------------------------------------------
@@ -136,7 +149,6 @@ class _Scope:
         self._prefix = f"{name}." if name else ""
         self._name = name
         self._times: Counter[str] = Counter()
-        self._is_dynamic = False
 
     def add(self, statements: Iterable[ast.stmt]) -> None:
         """Add the variables that statements bind, and the classes' attributes."""
@@ -147,13 +159,12 @@ class _Scope:
             names = bound_names([each])
             self._times.update(names)
             values.update(_values(each))
-            self._is_dynamic = self._is_dynamic or _is_dynamic(each)
             if isinstance(each, ast.ClassDef) and not self._name:
                 _Scope(self._source, each.name).add(each.body)
                 if each.decorator_list and not all(map(_is_dataclass, each.decorator_list)):
                     self._source.scopes.discard(each.name)
         self._source.bound.update(f"{self._prefix}{name}" for name in self._times)
-        if "*" not in self._times and not self._is_dynamic:
+        if "*" not in self._times:
             self._source.scopes.add(self._name)
         for name, value in values.items():
             if self._times[name] == 1:
@@ -193,9 +204,13 @@ _EMPTY = {"dict": dict, "list": list, "set": set, "tuple": tuple}
 
 def _literal(value: ast.expr) -> Any:
     """Return the value of constants, and of containers and arithmetic of them."""
+    if isinstance(value, ast.Constant):
+        return value.value
     if isinstance(value, ast.Call) and not (value.args or value.keywords):
         make = _EMPTY.get(value.func.id) if isinstance(value.func, ast.Name) else None
         return NO_LITERAL if make is None else make()
+    with contextlib.suppress(Exception):  # it is none, or arithmetic
+        return ast.literal_eval(value)
     if not all(isinstance(each, _LITERAL_NODES) for each in ast.walk(value)):
         return NO_LITERAL
     try:
@@ -203,14 +218,6 @@ def _literal(value: ast.expr) -> Any:
         return eval(code, {"__builtins__": {}})  # noqa: S307  # constants of the user's module
     except Exception:  # such as a division by zero
         return NO_LITERAL
-
-
-def _is_dynamic(statement: ast.stmt) -> bool:
-    """Return whether a statement may bind names that it does not contain."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return False
-    calls = (each.func for each in ast.walk(statement) if isinstance(each, ast.Call))
-    return any(isinstance(each, ast.Name) and each.id in _DYNAMIC for each in calls)
 
 
 def _is_dataclass(decorator: ast.expr) -> bool:
@@ -235,16 +242,27 @@ def _dotted(node: ast.AST) -> str:
     return ".".join(["", *reversed(parts)]) if parts else ""
 
 
+_LEAVES = (ast.Constant, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+
+
 class _Reader(ast.NodeVisitor):
     """Visitor that collects imports, changes and uses in a source."""
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """Visit the parts of a node; in half the time of the base class."""
+        for name in node._fields:
+            part = getattr(node, name, None)
+            for each in part if type(part) is list else (part,):
+                if isinstance(each, ast.AST) and not isinstance(each, _LEAVES):
+                    self.visit(each)
 
     def __init__(self, source: Source, package: str, place: str) -> None:
         self._source = source
         self._package = package
         self._place = place
         self._class = ""
-        self._locals: frozenset[str] = frozenset()
-        self._globals: frozenset[str] = frozenset()
+        self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        self._globals: set[str] = set()
         self._found: list[tuple[str, str, str, bool]] = []
 
     def finish(self) -> None:
@@ -269,7 +287,14 @@ class _Reader(ast.NodeVisitor):
     def _change(self, name: str) -> None:
         """Record the change of a dotted name."""
         root = name.partition(".")[0]
-        self._found.append((name, self._place, self._class, root in self._locals))
+        is_local = root not in self._globals and self._is_local(root)
+        self._found.append((name, self._place, self._class, is_local))
+
+    def _is_local(self, name: str) -> bool:
+        """Return whether a name is not the module's variable."""
+        if name not in self._source.bound and name not in ("self", "cls"):
+            return True
+        return any(name in _locals_of(each) for each in self._functions)
 
     def _use(self, name: str) -> None:
         if name:
@@ -283,15 +308,15 @@ class _Reader(ast.NodeVisitor):
             self._call(each)
             self.visit(each)
         self.visit(node.args)
-        outer = self._place, self._locals, self._globals
+        outer = self._place, self._globals
         if self._place in (_IMPORT, _PROGRAM):
             self._enter(node)
-        own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-        self._globals = frozenset(_globals_of(node.body))
-        self._locals = (self._locals | own | bound_names(node.body)) - self._globals
+        self._globals = set()
+        self._functions.append(node)
         for statement in node.body:
             self.visit(statement)
-        self._place, self._locals, self._globals = outer
+        self._functions.pop()
+        self._place, self._globals = outer
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
@@ -313,6 +338,10 @@ class _Reader(ast.NodeVisitor):
             self._call(each)
         self.generic_visit(node)
         self._class = outer
+
+    def visit_Global(self, node: ast.Global) -> None:
+        """Record the global variables that a function assigns to."""
+        self._globals.update(node.names)
 
     def visit_If(self, node: ast.If) -> None:
         """Visit a condition; the guard's block is the program's."""
@@ -373,6 +402,8 @@ class _Reader(ast.NodeVisitor):
         """Record calls that change something."""
         self._call(node.func)
         name = _last(node.func)
+        if self._place == _IMPORT and name in _DYNAMIC:
+            self._source.scopes.discard(self._class)
         if isinstance(node.func, ast.Attribute) and name in _CHANGERS:
             self._change_contents(node.func.value)
         elif name in ("setattr", "delattr") and len(node.args) > 1:
@@ -396,18 +427,18 @@ class _Reader(ast.NodeVisitor):
                 self._change(f"{_dotted(container.args[0])}.{_ANY}")
             return
         name = _dotted(container)
-        root, _, rest = name.partition(".")
-        if root not in self._locals or rest:
-            self._change(
-                f"{name.removesuffix('.__dict__')}.{_ANY}" if "__dict__" in name else name
-            )
+        if name.endswith(".__dict__"):
+            name = f"{name.removesuffix('__dict__')}{_ANY}"
+        known = self._globals.union(self._source.imports)
+        if "." in name or name in known or not self._is_local(name):
+            self._change(name)
 
 
-def _globals_of(statements: Iterable[ast.stmt]) -> Iterator[str]:
-    for statement in statements:
-        for each in ast.walk(statement):
-            if isinstance(each, ast.Global):
-                yield from each.names
+@functools.lru_cache(16)
+def _locals_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names that are local in a function."""
+    own = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    return own | bound_names(function.body)
 
 
 # --- all sources --------------------------------------------------------------------------------
@@ -496,23 +527,33 @@ class Assignments:
 
     def _is_set(self, module: str, name: str, value: Any, depth: int) -> bool:
         source = self._sources.get(module)
-        is_late, is_early = self._moments(module, name)
+        if source is not None and is_same(source.literals.get(name, NO_LITERAL), value):
+            return False
+        is_any = source is None or not source.is_of_machine(name)
+        is_late, is_early = self._moments(module, name, is_any=is_any)
         if source is None:
             return is_late
         if name in source.literals:
-            return (is_late or not is_early) and not is_same(source.literals[name], value)
+            return is_late or not is_early
         if name not in source.bound and name.rpartition(".")[0] in source.scopes:
             return is_late or not is_early
         return is_late or self._has_set_origin(source, name, depth)
 
-    def _moments(self, module: str, name: str) -> tuple[bool, bool]:
-        """Return whether a variable is changed after the imports, and by the imports."""
+    def _moments(self, module: str, name: str, *, is_any: bool) -> tuple[bool, bool]:
+        """Return whether a variable is changed after the imports, and by the imports.
+
+        Args:
+            module: The module's name.
+            name: The variable.
+            is_any: Whether changes count whose names are not in the sources.
+        """
         owner, _, last = name.rpartition(".")
         changes = {
             *self._changes.get(f"{module}.{name}", ()),
-            *self._changes.get(".".join(filter(None, (module, owner, _ANY))), ()),
             *((place, module) for place in self._attributes.get(last, ())),
         }
+        if is_any:
+            changes |= self._changes.get(".".join(filter(None, (module, owner, _ANY))), set())
         is_early = any(place == _IMPORT or place in self._early for place, _ in changes)
         return self._is_late(changes, module), is_early
 

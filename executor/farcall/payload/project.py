@@ -105,8 +105,10 @@ class Pickling:
     def _set_in(self, module: ModuleType) -> dict[str, Any]:
         """Return the variables of a module that are set in the job."""
         values = variables_of(module, self._assignments)
-        left_out = {name for home, name in self._left_out if home == module.__name__}
-        return {name: value for name, value in values.items() if name not in left_out}
+        for home, name in self._left_out:
+            if home == module.__name__:
+                values.pop(name, None)
+        return values
 
     def _variables(self, script: Script, called: Any) -> tuple[dict[str, Any], set[str]]:
         """Return the script's variables that are set in the job, and the names read there."""

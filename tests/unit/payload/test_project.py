@@ -2,11 +2,13 @@
 
 import pickle
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from farcall.payload import project, script, sources
+from farcall.payload.pickling import pack_function
 from farcall_runtime import pickles
 
 
@@ -88,6 +90,9 @@ PROCESS = "import os\nPID = os.getpid()\n"
             {"PID": 1},
         ),
         ("", "import lib\nsetattr(lib, 'NE' + 'W', 3)", {"NEW": 3}),
+        ("X = 1", "import lib\nfrom pathlib import Path\nlib.X = Path('a')", {"X": Path("a")}),
+        ("X = 1", "import lib\nlib.X = b'x' * 100_000", {"X": b"x" * 100_000}),
+        ("def f(): pass", "import lib\nlib.f = len", {"f": len}),
         (
             PROCESS + "class A:\n    x = 1\n    y = PID",
             "from lib import A\nA.x = 2\nA.y = 3",
@@ -123,6 +128,24 @@ def test_variable_set_by_program_is_sent(run, lib, program, expected):
 def test_variable_set_by_import_is_not_sent(run, lib):
     run(lib=lib, main=guarded("pass", "import lib"))
     assert values() == {}
+
+
+def test_dynamic_assignment_spares_values_of_machine(run):
+    lib = PROCESS + "ROOT = str('a')\nRATE = 1"
+    names = "import lib\nfor n in ('ROOT', 'RATE'):\n    setattr(lib, n, 'b')"
+    run(lib=lib, main=guarded(names))
+    assert values() == {"lib": {"ROOT": "b", "RATE": "b"}}
+
+
+def test_unpicklable_variable_is_logged_once(run, caplog, monkeypatch):
+    monkeypatch.setattr(project, "_warned", set())
+    main = run(
+        lib="LOCK = None", main=guarded("import lib, _thread\nlib.LOCK = _thread.RLock()\nf = len")
+    )
+    for _ in range(2):
+        pack_function(main.f, using=project.Pickling(sources.find("auto")))
+    assert len(caplog.records) == 1
+    assert "lib.LOCK cannot be pickled (TypeError: cannot pickle" in caplog.text
 
 
 def test_name_is_followed_through_modules(run):

@@ -6,7 +6,7 @@ import resource
 import sys
 import zlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -125,10 +125,12 @@ def test_partly_run_script_is_not_rerun(job):
 def test_variables_are_set_in_place():
     module = ModuleType("lib")
     module.items, module.table, module.kept = [1], {"a": 1}, 1
-    items, table = module.items, module.table
+    module.args = SimpleNamespace(a=1)
+    items, table, args = module.items, module.table, module.args
     sys.modules["lib"] = module
     try:
         values = {"items": [2], "table": {"b": 2}, "kept": True, "new": 3, "other": len}
+        values["args"] = SimpleNamespace(b=2)
         function = sources.prepared(None, {"lib": values, "gone": {"x": 1}}, abs)
     finally:
         del sys.modules["lib"]
@@ -136,6 +138,8 @@ def test_variables_are_set_in_place():
     assert (items, table, module.new, module.other) == ([2], {"b": 2}, 3, len)
     assert module.items is items
     assert module.table is table
+    assert module.args is args
+    assert args == SimpleNamespace(b=2)
     assert module.kept is True
 
 
