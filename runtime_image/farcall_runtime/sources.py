@@ -212,13 +212,19 @@ class _PartialScript(ModuleType):
 
 
 def _make_main(
-    argv: list[str], file: str, name: str, parts: list[tuple[str, str, list[int]]], is_whole: bool
+    argv: list[str],
+    file: str,
+    is_folder: bool,
+    name: str,
+    parts: list[tuple[str, str, list[int]]],
+    is_whole: bool,
 ) -> None:
     """Run statements of the caller's script or notebook as the module ``__main__``.
 
     Args:
         argv: Command line arguments, without the script.
         file: The script's path in the archive; empty for a notebook.
+        is_folder: Whether the script was run as its folder or zip archive.
         name: Name of the module that was run with ``-m``; empty for a script.
         parts: Path of a file, or name of a cell and its source; with the numbers of the
             statements.
@@ -232,13 +238,14 @@ def _make_main(
     variables["__builtins__"] = __builtins__
     if file:
         path = in_project(file)
-        loader = SourceFileLoader(MAIN, path)
+        loader = _zip_of(path) or SourceFileLoader(MAIN, path)
         spec = ModuleSpec(name, loader, origin=path) if name else None
         package = name.rpartition(".")[0] if name else None
         variables.update(
             __file__=path, __loader__=loader, __package__=package, __spec__=spec, __cached__=None
         )
-        sys.argv[:] = [path, *argv]
+        program = os.path.dirname(path) if is_folder else path  # noqa: PTH120
+        sys.argv[:] = [program, *argv]
     sys.modules[MAIN] = module
     _main = "whole" if is_whole else "part"
     for place, source, numbers in parts:
@@ -263,8 +270,7 @@ def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, An
 
         linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
     else:
-        with open(path, "rb") as file:  # noqa: PTH123
-            data = file.read()
+        data = source_of(path)
     tree = ast.parse(data, path)
     if not source:
         variables["__doc__"] = ast.get_docstring(tree, clean=False)
@@ -283,6 +289,30 @@ def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, An
                 variables.setdefault(name, Missing(name, statement.lineno, error))
             if not names:
                 _report(path, statement.lineno, error)
+
+
+def source_of(path: str) -> bytes:
+    """Return the content of a module's file, which may be in a zip archive.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    archive = _zip_of(path)
+    if archive is not None:
+        return bytes(archive.get_data(path))
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read()
+
+
+def _zip_of(path: str) -> Any:
+    """Return the importer of the zip archive that contains a file; None for a plain file."""
+    if os.path.exists(path):  # noqa: PTH110
+        return None
+    from pkgutil import get_importer
+    from zipimport import zipimporter
+
+    importer = get_importer(os.path.dirname(path))  # noqa: PTH120
+    return importer if isinstance(importer, zipimporter) else None
 
 
 def _report(path: str, line: int, error: BaseException) -> None:
@@ -718,8 +748,7 @@ def constants_of(file: str) -> set[str]:
     import ast
 
     try:
-        with open(file, "rb") as source:  # noqa: PTH123
-            return constant_names(ast.parse(source.read()).body)
+        return constant_names(ast.parse(source_of(file)).body)
     except (OSError, SyntaxError, ValueError):
         return set()
 

@@ -23,7 +23,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, get_origin
 
 from farcall.payload.sources import Sources, main_file
-from farcall_runtime.sources import MAIN, OWN_NAMES, bound_names, constant_names
+from farcall_runtime.sources import MAIN, OWN_NAMES, bound_names, constant_names, source_of
 
 _log = logging.getLogger("farcall")
 
@@ -178,6 +178,7 @@ class Script:
         return {
             "argv": sys.argv[1:] if first is not None and first.place else [],
             "file": first.place if first is not None else "",
+            "is_folder": Path(sys.argv[0]).absolute() == Path(main_file()).parent,
             "name": str(getattr(spec, "name", "") or ""),
             "is_whole": self.is_guarded,
             "parts": [
@@ -260,7 +261,7 @@ def _of_file(file: str, sources: Sources) -> Script | None:
     if place is None:
         return None
     try:
-        source = Path(file).read_bytes()
+        source = source_of(file)
         statements = _parsed(source)
     except (OSError, SyntaxError, ValueError):
         return None

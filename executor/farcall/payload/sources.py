@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -137,7 +138,16 @@ class Sources:
     def place_of(self, path: str) -> str | None:
         """Return a file's path in the archive; None if the file is not sent."""
         found = self.places.get(path)
-        return self.places.get(os.path.abspath(path)) if found is None else found
+        if found is None:
+            path = os.path.abspath(path)
+            found = self.places.get(path)
+        if found is None:  # the file may be in a zip archive
+            archive, name = os.path.split(path)
+            while name and archive not in self.places:
+                archive, name = os.path.split(archive)
+            if name:
+                return f"{self.places[archive]}{path[len(archive) :]}"
+        return found
 
     def folder_of(self, path: str) -> str | None:
         """Return a folder's path in the archive; None if it is outside the project."""
@@ -239,13 +249,17 @@ def _is_of_project(name: str, module: Any) -> bool:
 
 
 def main_file() -> str:
-    """Return the running script's file; empty if it has none, or is installed."""
+    """Return the running script's file; empty if it has none, or is installed.
+
+    A script may have any name, and may be in a zip archive.
+    """
     main = sys.modules.get(MAIN)
     file = getattr(main, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
+    if not isinstance(file, str) or file.endswith(".pyc"):
         return ""
     file = os.path.abspath(file)
-    return "" if is_installed(file) or not os.path.isfile(file) else file
+    is_file = os.path.isfile(file) or os.path.isfile(os.path.dirname(file))
+    return file if is_file and not is_installed(file) else ""
 
 
 def _found_roots() -> tuple[list[str], list[str], list[str]]:
@@ -259,12 +273,14 @@ def _found_roots() -> tuple[list[str], list[str], list[str]]:
     files: list[str] = []
     for module in project_modules():
         home, file = home_of(module)
-        if file:
-            files.append(file)
+        if file or os.path.isfile(home):
+            files.append(file or home)
         elif home not in on_path and home not in homes:
             homes.append(home)
     main = main_file()
-    if main and not any(main.startswith(f"{each.rstrip(os.sep)}{os.sep}") for each in on_path):
+    if main and os.path.isfile(os.path.dirname(main)):
+        files.append(os.path.dirname(main))
+    elif main and not any(main.startswith(f"{each.rstrip(os.sep)}{os.sep}") for each in on_path):
         files.append(main)
     return on_path, homes, files
 
@@ -515,7 +531,8 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         for number, file in enumerate(dict.fromkeys(files)):
             walk.add_files(os.path.dirname(file), f"f{number}", [file])
         sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
-        path = tuple(
+        zips = [walk.files[each].place for each in dict.fromkeys(files) if _is_zip(walk, each)]
+        path = tuple(zips) + tuple(
             roots[each]
             for each in [*on_path, *homes]
             if any(file.place.startswith(f"{roots[each]}/") for file in sent)
@@ -531,6 +548,11 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
             if len(_by_digest) > _MOST_KNOWN:
                 del _by_digest[next(iter(_by_digest))]
         return before[1]
+
+
+def _is_zip(walk: _Walk, file: str) -> bool:
+    """Return whether a file that is sent is a zip archive of modules, such as a zipapp."""
+    return file in walk.files and not file.endswith(_CODE) and zipfile.is_zipfile(file)
 
 
 def _warn_of_changes(files: Mapping[str, File]) -> None:
@@ -654,6 +676,6 @@ def local_path(digest: str, place: str) -> str:
             if place.startswith(f"{start}/"):
                 return os.path.join(root, place[len(start) + 1 :])
         for path, known in sources.places.items():
-            if known == place:
-                return path
+            if place == known or place.startswith(f"{known}/"):
+                return f"{path}{place[len(known) :]}"
     return place.partition("/")[2]

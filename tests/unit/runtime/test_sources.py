@@ -41,6 +41,7 @@ def script(source, *, is_whole=True):
     return {
         "argv": ["--fast"],
         "file": "0/main.py",
+        "is_folder": False,
         "name": "",
         "parts": [["0/main.py", "", numbers]],
         "is_whole": is_whole,
