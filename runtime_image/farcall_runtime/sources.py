@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import operator
 import os
 import struct
 import sys
@@ -546,7 +547,7 @@ class Rules:
         """Return the recipe for a value; None to leave it to cloudpickle."""
         kind = type(value)
         if kind is FunctionType or issubclass(kind, type):
-            return self._definition(pickler, value)
+            return _parametrized(value) or self._definition(pickler, value)
         if kind is ModuleType and self.is_by_value(value.__name__):
             variables = {n: v for n, v in vars(value).items() if n != "__builtins__"}
             return make_module, (value.__name__,), variables, None, None, fill_module
@@ -606,6 +607,17 @@ class Rules:
         }
         variables = Reference(variables_of, module)
         return make, (code, variables, *rest), (attributes, slots), None, None, fill
+
+
+def _parametrized(value: Any) -> Any:
+    """Return the recipe for a parametrized generic class of pydantic, such as ``Page[Item]``.
+
+    Its name may be bound nowhere. Subscripting the generic class again returns the same class.
+    """
+    generic = vars(value).get("__pydantic_generic_metadata__")
+    if not isinstance(generic, dict) or not (generic.get("origin") and generic.get("args")):
+        return None
+    return operator.getitem, (generic["origin"], tuple(generic["args"]))
 
 
 def _by_value(pickler: Any, value: Any) -> Any:

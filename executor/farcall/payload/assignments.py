@@ -71,7 +71,7 @@ class Source:
         module: The module's name.
         literals: Values of the variables that are bound once, to a literal.
         bound: The variables that the import binds.
-        scopes: The module (empty) and its classes whose variables are all in ``bound``.
+        is_complete: Whether ``bound`` contains all variables of the module.
         imports: Imported dotted name by local name.
         origins: Names in the expression that a variable is bound to.
         changes: Changes of modules' variables and of their contents.
@@ -84,7 +84,7 @@ class Source:
     module: str
     literals: dict[str, Any] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
-    scopes: set[str] = field(default_factory=set)
+    is_complete: bool = True
     imports: dict[str, str] = field(default_factory=dict)
     origins: dict[str, set[str]] = field(default_factory=dict)
     changes: Places = field(default_factory=dict)
@@ -161,11 +161,8 @@ class _Scope:
             values.update(_values(each))
             if isinstance(each, ast.ClassDef) and not self._name:
                 _Scope(self._source, each.name).add(each.body)
-                if each.decorator_list and not all(map(_is_dataclass, each.decorator_list)):
-                    self._source.scopes.discard(each.name)
         self._source.bound.update(f"{self._prefix}{name}" for name in self._times)
-        if "*" not in self._times:
-            self._source.scopes.add(self._name)
+        self._source.is_complete = self._source.is_complete and "*" not in self._times
         for name, value in values.items():
             if self._times[name] == 1:
                 self._add_value(f"{self._prefix}{name}", value)
@@ -218,11 +215,6 @@ def _literal(value: ast.expr) -> Any:
         return eval(code, {"__builtins__": {}})  # noqa: S307  # constants of the user's module
     except Exception:  # such as a division by zero
         return NO_LITERAL
-
-
-def _is_dataclass(decorator: ast.expr) -> bool:
-    function = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return _last(function) in ("dataclass", "total_ordering", "final", "runtime_checkable")
 
 
 def _last(node: ast.expr) -> str:
@@ -403,7 +395,7 @@ class _Reader(ast.NodeVisitor):
         self._call(node.func)
         name = _last(node.func)
         if self._place == _IMPORT and name in _DYNAMIC:
-            self._source.scopes.discard(self._class)
+            self._source.is_complete = False
         if isinstance(node.func, ast.Attribute) and name in _CHANGERS:
             self._change_contents(node.func.value)
         elif name in ("setattr", "delattr") and len(node.args) > 1:
@@ -535,7 +527,7 @@ class Assignments:
             return is_late
         if name in source.literals:
             return is_late or not is_early
-        if name not in source.bound and name.rpartition(".")[0] in source.scopes:
+        if name not in source.bound and source.is_complete and "." not in name:
             return is_late or not is_early
         return is_late or self._has_set_origin(source, name, depth)
 

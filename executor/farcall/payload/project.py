@@ -104,11 +104,11 @@ class Pickling:
 
     def _set_in(self, module: ModuleType) -> dict[str, Any]:
         """Return the variables of a module that are set in the job."""
-        values = variables_of(module, self._assignments)
-        for home, name in self._left_out:
-            if home == module.__name__:
-                values.pop(name, None)
-        return values
+        return self._kept(module.__name__, variables_of(module, self._assignments))
+
+    def _kept(self, module: str, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values except those that cannot be pickled."""
+        return {n: v for n, v in values.items() if (module, n) not in self._left_out}
 
     def _variables(self, script: Script, called: Any) -> tuple[dict[str, Any], set[str]]:
         """Return the script's variables that are set in the job, and the names read there."""
@@ -117,12 +117,12 @@ class Pickling:
         read = {name for name in _names_read(called, variables) if not is_dunder(name)}
         values = {
             name: value
-            for name, value in variables_of(main, self._assignments).items()
+            for name, value in self._set_in(main).items()
             if is_task(value) or (script.is_guarded and name.partition(".")[0] in read)
         }
         for name in read:
             if is_class_of(main, name, variables[name]):
-                values |= attributes_of(variables[name], self._assignments)
+                values |= self._kept(MAIN, attributes_of(variables[name], self._assignments))
             if name not in values and not script.is_made(name):
                 values[name] = variables[name]
         return values, read
@@ -136,17 +136,31 @@ class Pickling:
         Returns:
             Whether anything changed.
         """
+        before = len(self._left_out)
         changed = False
         with self.in_force():
             for module, each in self._sent.items():
                 for name, error in _unpicklable(self._set_in(each)):
-                    self._left_out.add((module, name))
-                    _warn(module, name, error)
-                    changed = True
-            if self._script is not None and not self._script.is_guarded:
-                for name, _ in _unpicklable(self._variables(self._script, called)[0]):
-                    changed = self._script.remake(name) or changed
-        return changed
+                    self._leave_out(module, name, error)
+            script = self._script
+            values = {} if script is None else self._variables(script, called)[0]
+            for name, error in _unpicklable(values):
+                if "." in name:
+                    self._leave_out(MAIN, name, error)
+                elif script is not None and not script.is_guarded:
+                    changed = script.remake(name) or changed
+        return changed or len(self._left_out) > before
+
+    def _leave_out(self, module: str, name: str, error: Exception) -> None:
+        """Leave out a variable, and warn once."""
+        self._left_out.add((module, name))
+        if f"{module}.{name}" not in _warned:
+            _warned.add(f"{module}.{name}")
+            _log.warning(
+                "%s.%s cannot be pickled (%s): jobs have the value of their own import. Set it "
+                "inside the function",
+                *(module, name, failures.in_words(error)),
+            )
 
     def _plan(self, script: dict[str, Any] | None) -> dict[str, Any]:
         sources = self._sources
@@ -230,17 +244,6 @@ def _unpicklable(values: Mapping[str, Any]) -> Iterator[tuple[str, Exception]]:
 
 
 _warned: set[str] = set()
-
-
-def _warn(module: str, name: str, error: Exception) -> None:
-    """Warn once about a variable that jobs do not get."""
-    if f"{module}.{name}" not in _warned:
-        _warned.add(f"{module}.{name}")
-        _log.warning(
-            "%s.%s cannot be pickled (%s): in jobs it has the value that importing %s gives it. "
-            "Set it inside the function",
-            *(module, name, failures.in_words(error), module),
-        )
 
 
 def _is_plain(value: Any) -> bool:

@@ -120,6 +120,7 @@ def test_variable_set_by_program_is_sent(run, lib, program, expected):
         "ALL = {}\ndef add(f): ALL[f.__name__] = f\n@add\ndef f(): pass",
         "class A:\n    ALL = []\n    def __init_subclass__(cls): A.ALL.append(cls)\nclass B(A): 0",
         PROCESS + "class A:\n    def __init__(self): self.PID = 3\nA()",
+        "from abc import ABC\nclass A(ABC): pass",
         "from os import *",
         PROCESS + "globals()['OTHER'] = PID",
         "A = 1\nB: int = -2\nC, D = (3,), {'e': [4]}\n__version__ = str(5)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+import zipfile
 import zlib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,7 +29,7 @@ def job(tmp_path, monkeypatch):
 
     def enter(files, **plan):
         usual = {"digest": "0" * 16, "path": ["0"], "names": [], "cwd": None, "main": None}
-        data = [(name, text.encode()) for name, text in files.items()]
+        data = [(n, t.encode() if isinstance(t, str) else t) for n, t in files.items()]
         sources.enter(sources.pack(data), {**usual, "imports": [], **plan})
 
     return enter
@@ -121,6 +122,18 @@ def test_partly_run_script_is_not_rerun(job):
     main = sys.modules["__main__"]
     assert main.x == sources.in_project("0/main.py")
     assert not hasattr(main, "__file__")  # multiprocessing uses it to find the script
+
+
+def test_script_of_zip_archive_is_run(job, tmp_path):
+    source = "x = __file__\nUNSET = object()\n"
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", source)
+    zipped = (tmp_path / "app.pyz").read_bytes()
+    main = {**script(source), "is_folder": True, "file": "0/app.pyz/__main__.py"}
+    main["parts"] = [[main["file"], "", [0, 1]]]
+    job({"0/app.pyz": zipped}, main=main)
+    assert sys.modules["__main__"].x == f"{tmp_path}/job/0/app.pyz/__main__.py"
+    assert sys.argv == [f"{tmp_path}/job/0/app.pyz", "--fast"]
 
 
 def test_variables_are_set_in_place():
