@@ -66,7 +66,10 @@ class Pickling:
         Raises:
             SettingsError: A folder of the option ``sources`` does not exist.
         """
-        return cls(find(settings.sources, settings.exclude_sources))
+        sources = find(settings.sources, settings.exclude_sources)
+        if sources is not None:
+            _log_env_files(sources)
+        return cls(sources)
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
@@ -232,6 +235,23 @@ def _names(sources: Sources) -> list[str]:
         if module is None or (file_here and sources.place_of(file_here)):
             found.append(name)
     return [each for each in found if each.isidentifier()]
+
+
+_seen: set[str] = set()
+"""Folders that were searched for an ``.env`` file."""
+
+
+def _log_env_files(sources: Sources) -> None:
+    """Log once that a project's ``.env`` file is not sent."""
+    for root in sources.roots.keys() - _seen:
+        _seen.add(root)
+        file = Path(root, ".env")
+        if file.is_file():
+            _log.info(
+                "%s is not sent to jobs, because it may contain secrets. Set the option "
+                'environment = {NAME = "value"} for what the jobs need',
+                file,
+            )
 
 
 def _unpicklable(values: Mapping[str, Any]) -> Iterator[tuple[str, Exception]]:

@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from farcall.config.settings import Settings
 from farcall.payload import project, script, sources
 from farcall.payload.pickling import pack_function
 from farcall_runtime import pickles
@@ -16,7 +17,7 @@ from farcall_runtime import pickles
 def run(tmp_path, monkeypatch):
     """Return a function that writes a project's files and runs `main.py` as a script."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *filter(sources.is_installed, sys.path)])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
     monkeypatch.setattr(script, "_running", dict)
 
     def start(**files):
@@ -32,7 +33,10 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(sources, "project_modules", lambda: own)
         return main
 
-    return start
+    yield start
+    for name, each in [*sys.modules.items()]:
+        if str(getattr(each, "__file__", None)).startswith(f"{tmp_path}/"):
+            del sys.modules[name]
 
 
 def in_job(function, variables):
@@ -167,3 +171,26 @@ def test_value_computed_of_set_variable_is_sent(run):
 def test_script_variable_of_import_is_not_sent(run):
     main = run(main=guarded("ALL.append(1)", PROCESS + "ALL = []\ndef f(): return PID, ALL"))
     assert values(main.f) == {"__main__": {"ALL": [1]}}
+
+
+def test_env_file_is_logged_once(run, tmp_path, caplog):
+    caplog.set_level("INFO", "farcall")
+    (tmp_path / ".env").write_text("MODE=fast")
+    run(main="")
+    for _ in range(2):
+        project.Pickling.of(Settings())
+    assert len(caplog.records) == 1
+    assert f"{tmp_path}/.env is not sent to jobs" in caplog.text
+
+
+def test_generic_of_pydantic_is_the_same_class(run):
+    source = """
+from typing import Generic, TypeVar
+from pydantic import BaseModel
+T = TypeVar("T")
+class Page(BaseModel, Generic[T]): item: T
+"""
+    page = run(lib=source, main="from lib import Page").Page
+    with project.Pickling(sources.find("auto")).in_force():
+        pickled = pickles.dump_whole(page[int])
+    assert pickle.loads(pickled) is page[int]
