@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import operator
 import os
 import struct
 import sys
@@ -53,6 +54,12 @@ making = ""
 
 _main_constants: set[str] = set()
 """Names that the script binds once."""
+
+OWN_NAMES = {
+    *("__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__cached__"),
+    "__builtins__",
+}
+"""Variables that Python sets in each module; a job's modules have their own."""
 
 _main = ""
 """``whole`` or ``part`` once `enter` has run the script; empty otherwise."""
@@ -261,13 +268,19 @@ class _PartialScript(ModuleType):
 
 
 def _make_main(
-    argv: list[str], file: str, name: str, parts: list[tuple[str, str, list[int]]], is_whole: bool
+    argv: list[str],
+    file: str,
+    is_folder: bool,
+    name: str,
+    parts: list[tuple[str, str, list[int]]],
+    is_whole: bool,
 ) -> None:
     """Run statements of the caller's script or notebook as the module ``__main__``.
 
     Args:
         argv: Command line arguments, without the script.
         file: The script's path in the archive; empty for a notebook.
+        is_folder: Whether the script was run as its folder or zip archive.
         name: Name of the module that was run with ``-m``; empty for a script.
         parts: Path of a file, or name of a cell and its source; with the numbers of the
             statements.
@@ -281,13 +294,14 @@ def _make_main(
     variables["__builtins__"] = __builtins__
     if file:
         path = in_project(file)
-        loader = SourceFileLoader(MAIN, path)
+        loader = _zip_of(path) or SourceFileLoader(MAIN, path)
         spec = ModuleSpec(name, loader, origin=path) if name else None
         package = name.rpartition(".")[0] if name else None
         variables.update(
             __file__=path, __loader__=loader, __package__=package, __spec__=spec, __cached__=None
         )
-        sys.argv[:] = [path, *argv]
+        program = os.path.dirname(path) if is_folder else path  # noqa: PTH120
+        sys.argv[:] = [program, *argv]
     sys.modules[MAIN] = module
     _main = "whole" if is_whole else "part"
     for place, source, numbers in parts:
@@ -312,8 +326,7 @@ def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, An
 
         linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
     else:
-        with open(path, "rb") as file:  # noqa: PTH123
-            data = file.read()
+        data = source_of(path)
     tree = ast.parse(data, path)
     if not source:
         variables["__doc__"] = ast.get_docstring(tree, clean=False)
@@ -332,6 +345,30 @@ def _run(path: str, source: str, numbers: Iterable[int], variables: dict[str, An
                 variables.setdefault(name, Missing(name, statement.lineno, error))
             if not names:
                 _report(path, statement.lineno, error)
+
+
+def source_of(path: str) -> bytes:
+    """Return the content of a module's file, which may be in a zip archive.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    archive = _zip_of(path)
+    if archive is not None:
+        return bytes(archive.get_data(path))
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read()
+
+
+def _zip_of(path: str) -> Any:
+    """Return the importer of the zip archive that contains a file; None for a plain file."""
+    if os.path.exists(path):  # noqa: PTH110
+        return None
+    from pkgutil import get_importer
+    from zipimport import zipimporter
+
+    importer = get_importer(os.path.dirname(path))  # noqa: PTH120
+    return importer if isinstance(importer, zipimporter) else None
 
 
 def _report(path: str, line: int, error: BaseException) -> None:
@@ -412,52 +449,54 @@ class Missing:
 
 
 def prepared(
-    _entered: None,
-    plain: Mapping[str, Mapping[str, Any]],
-    others: Mapping[str, Mapping[str, Any]],
-    function: Callable[..., Any],
+    _entered: None, values: Mapping[str, Mapping[str, Any]], function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Set variables of the project's modules, and return the function.
 
     Args:
-        plain: Values by module and name, or ``Class.attribute``; a container is changed in place.
-        others: Values by module and name that are set as they are.
+        values: Values by module and name, or ``Class.attribute``.
         function: The task's function.
     """
-    for name, values in plain.items():
-        if name in sys.modules:
-            _set_plain(vars(sys.modules[name]), values)
-    for name, values in others.items():
-        if name in sys.modules:
-            vars(sys.modules[name]).update(values)
+    for module, each in values.items():
+        if module in sys.modules:
+            for name, value in each.items():
+                _set(sys.modules[module], name, value)
     return function
 
 
-def _set_plain(variables: dict[str, Any], values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        owner, _, attribute = name.rpartition(".")
-        kind = variables.get(owner)
-        now = vars(kind).get(attribute) if isinstance(kind, type) else variables.get(name)
-        if _set_in_place(now, value):
-            continue
-        if not owner:
-            variables[name] = value
-        elif isinstance(kind, type):
-            type.__setattr__(kind, attribute, value)
+def _set(module: ModuleType, name: str, value: Any) -> None:
+    owner, _, attribute = name.rpartition(".")
+    kind = vars(module).get(owner)
+    now = vars(kind).get(attribute) if isinstance(kind, type) else vars(module).get(name)
+    if _set_in_place(now, value):
+        return
+    if not owner:
+        vars(module)[name] = value
+    elif isinstance(kind, type):
+        type.__setattr__(kind, attribute, value)
 
 
 def _set_in_place(now: Any, value: Any) -> bool:
-    """Make a container equal to a value; return whether that succeeded."""
+    """Make an object that others may refer to equal to a value; return whether that succeeded."""
+    if now is value:
+        return True
     if type(now) is not type(value):
         return False
-    if now == value:
-        return True
     if isinstance(value, list):
         now[:] = value
     elif isinstance(value, (dict, set)):
         now.clear()
         now.update(value)
-    return bool(now == value)
+    elif isinstance(value, types.SimpleNamespace) or _is_record(value):
+        vars(now).clear()
+        vars(now).update(vars(value))
+    else:
+        return False
+    return True
+
+
+def _is_record(value: Any) -> bool:
+    return hasattr(value, "__dict__") and has_only_attributes(type(value))
 
 
 # --- pickling by name or by value ---------------------------------------------------------------
@@ -583,7 +622,7 @@ class Rules:
         """Return the recipe for a value; None to leave it to cloudpickle."""
         kind = type(value)
         if kind is FunctionType or issubclass(kind, type):
-            return self._definition(pickler, value)
+            return _parametrized(value) or self._definition(pickler, value)
         if kind is ModuleType and self.is_by_value(value.__name__):
             variables = {n: v for n, v in vars(value).items() if n != "__builtins__"}
             return make_module, (value.__name__,), variables, None, None, fill_module
@@ -637,10 +676,23 @@ class Rules:
         used = slots["__globals__"]
         slots = {
             **slots,
-            "__globals__": {n: v for n, v in used.items() if not self.is_made(module, n)},
+            "__globals__": {
+                n: v for n, v in used.items() if n not in OWN_NAMES and not self.is_made(module, n)
+            },
         }
         variables = Reference(variables_of, module)
         return make, (code, variables, *rest), (attributes, slots), None, None, fill
+
+
+def _parametrized(value: Any) -> Any:
+    """Return the recipe for a parametrized generic class of pydantic, such as ``Page[Item]``.
+
+    Its name may be bound nowhere. Subscripting the generic class again returns the same class.
+    """
+    generic = vars(value).get("__pydantic_generic_metadata__")
+    if not isinstance(generic, dict) or not (generic.get("origin") and generic.get("args")):
+        return None
+    return operator.getitem, (generic["origin"], tuple(generic["args"]))
 
 
 def _by_value(pickler: Any, value: Any) -> Any:
@@ -745,12 +797,15 @@ def _is_homeless(kind: type) -> bool:
 
 def is_stateless(value: Any) -> bool:
     """Return whether an object has only its identity."""
-    kind: Any = type(value)
+    return not getattr(value, "__dict__", True) and has_only_attributes(type(value))
+
+
+def has_only_attributes(kind: Any) -> bool:
+    """Return whether the state of a class's objects is their ``__dict__``."""
     plain: Any = object
     return (
         kind.__reduce_ex__ is plain.__reduce_ex__
         and kind.__reduce__ is plain.__reduce__
-        and not getattr(value, "__dict__", True)
         and all("__slots__" not in vars(each) for each in kind.__mro__)
         and kind.__new__ is plain.__new__
     )
@@ -780,8 +835,7 @@ def constants_of(file: str) -> set[str]:
     import ast
 
     try:
-        with open(file, "rb") as source:  # noqa: PTH123
-            return constant_names(ast.parse(source.read()).body)
+        return constant_names(ast.parse(source_of(file)).body)
     except (OSError, SyntaxError, ValueError):
         return set()
 

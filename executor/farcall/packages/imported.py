@@ -44,13 +44,16 @@ def modules(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
 def _named(found: Sources) -> frozenset[str]:
     """Return the imports of the project's loaded modules and of modules they import."""
     tops: dict[str, list[File]] = {}
+    main = sources.main_file()
     for file in found.files:
         for start in found.path:
-            if file.place.startswith(f"{start}/") and file.path.endswith(".py"):
+            is_code = file.path.endswith(".py") or file.path == main
+            if is_code and file.place.startswith(f"{start}/"):
                 first = file.place[len(start) + 1 :].partition("/")[0].removesuffix(".py")
                 tops.setdefault(first, []).append(file)
-    script = Path(sources.main_file()).stem
-    left = {each.__name__.partition(".")[0] for each in sources.project_modules()} | {script}
+    left = {each.__name__.partition(".")[0] for each in sources.project_modules()} | {
+        Path(main).stem
+    }
     names = set(_names_in_cells())
     left |= names
     reached: set[str] = set()

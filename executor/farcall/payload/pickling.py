@@ -286,7 +286,7 @@ def _dump(called: Callable[..., Any], using: Pickling, dump: Callable[[], T]) ->
         with using.in_force():
             return dump()
     except Exception:
-        if not using.remake(called):
+        if not using.adapt(called):
             raise
     with using.in_force():
         return dump()

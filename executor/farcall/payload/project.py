@@ -10,31 +10,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import pickle
 import sys
-from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from opcode import opmap
-from operator import is_
 from pathlib import Path, PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from farcall.config.settings import Settings
-from farcall.payload import script
+from farcall.payload import assignments, script
+from farcall.payload.assignments import Assignments
 from farcall.payload.script import Script
 from farcall.payload.sources import Archive, Sources, find, home_of, main_file, project_modules
-from farcall_runtime import packed_function, pickles
+from farcall.payload.variables import attributes_of, is_class_of, is_dunder, is_task, variables_of
+from farcall_runtime import failures, packed_function, pickles
 from farcall_runtime import sources as runtime
 from farcall_runtime.sources import MAIN, Reference, Rules
 
-LARGEST_PLAIN_BYTES = 64 * 1024
-"""Maximum size in bytes of a variable's value that is set in the job."""
+_log = logging.getLogger("farcall")
+
+_LARGEST_PLAIN_BYTES = 64 * 1024
+"""Maximum size in bytes of a value whose paths are replaced with the job's."""
 
 _PLAIN = frozenset({int, float, str, bool, type(None), complex, bytes})
-_ANY_PLAIN = _PLAIN | {list, tuple, set, dict}
 _MOST_ITEMS = 100
 
 
@@ -47,6 +47,7 @@ class Pickling:
 
     def __init__(self, sources: Sources | None) -> None:
         self._sources = sources
+        self._left_out: set[tuple[str, str]] = set()
         modules = {each.__name__: each for each in project_modules()}
         self._sent = {
             name: each
@@ -65,7 +66,10 @@ class Pickling:
         Raises:
             SettingsError: A folder of the option ``sources`` does not exist.
         """
-        return cls(find(settings.sources, settings.exclude_sources))
+        sources = find(settings.sources, settings.exclude_sources)
+        if sources is not None:
+            _log_env_files(sources)
+        return cls(sources)
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
@@ -93,17 +97,11 @@ class Pickling:
         archive = self.archive
         if archive is None:
             return called
-        plain, others = {}, {}
-        for name, each in self._sent.items():
-            values, tasks = _variables_of(each)
-            if values:
-                plain[name] = values
-            if tasks:
-                others[name] = tasks
+        values = {name: self._set_in(each) for name, each in self._sent.items()}
         script = None
         if self._script is not None:
-            plain[MAIN], others[MAIN], read = self._variables(self._script, called)
-            script = self._script.plan(read - others[MAIN].keys())
+            values[MAIN], read = self._variables(self._script, called)
+            script = self._script.plan(read - values[MAIN].keys())
         plan = self._plan(script)
         if is_apart and self._sources is not None:
             plan["roots"] = {place: root for root, place in self._sources.roots.items()}
@@ -111,46 +109,79 @@ class Pickling:
             entered = Reference(packed_function.enter_project, archive.sha256.hex(), plan)
         else:
             entered = Reference(runtime.enter, pickle.PickleBuffer(archive), plan)
-        in_job = self._in_job(plain), self._in_job(others)
-        return Reference(runtime.prepared, entered, *in_job, called)
+        in_job = self._in_job({name: each for name, each in values.items() if each})
+        return Reference(runtime.prepared, entered, in_job, called)
 
-    def _variables(
-        self, script: Script, called: Any
-    ) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
-        """Return the script's variables that are set in the job, plain ones and others.
+    @functools.cached_property
+    def _assignments(self) -> Assignments:
+        """Assignments in the modules that are sent, and in the script."""
+        found = [assignments.read(each) for each in self._sent.values()]
+        if self._script is not None:
+            package = str(getattr(sys.modules[MAIN], "__package__", None) or "")
+            statements = tuple(self._script.statements)
+            is_program = not self._script.is_guarded
+            found.append(assignments.read_statements(MAIN, package, statements, is_program))
+        return assignments.of(tuple(each for each in found if each is not None))
 
-        Returns:
-            The two, and the names that the function reads.
-        """
+    def _set_in(self, module: ModuleType) -> dict[str, Any]:
+        """Return the variables of a module that are set in the job."""
+        return self._kept(module.__name__, variables_of(module, self._assignments))
+
+    def _kept(self, module: str, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values except those that cannot be pickled."""
+        return {n: v for n, v in values.items() if (module, n) not in self._left_out}
+
+    def _variables(self, script: Script, called: Any) -> tuple[dict[str, Any], set[str]]:
+        """Return the script's variables that are set in the job, and the names read there."""
         main = sys.modules[MAIN]
         variables = vars(main)
-        read = {name for name in _names_read(called, variables) if not _is_dunder(name)}
-        found, tasks = _variables_of(main)
-        plain = {n: v for n, v in found.items() if n in read and script.is_guarded}
+        read = {name for name in _names_read(called, variables) if not is_dunder(name)}
+        values = {
+            name: value
+            for name, value in self._set_in(main).items()
+            if is_task(value) or (script.is_guarded and name.partition(".")[0] in read)
+        }
         for name in read:
-            value = variables[name]
-            if type(value) in _CLASSES and _is_class_of(main, name, value):
-                plain |= _class_attributes(main, value)
-        others = {n: variables[n] for n in read - plain.keys() if not script.is_made(n)}
-        return plain, others | tasks, read
+            if is_class_of(main, name, variables[name]):
+                values |= self._kept(MAIN, attributes_of(variables[name], self._assignments))
+            if name not in values and not script.is_made(name):
+                values[name] = variables[name]
+        return values, read
 
-    def remake(self, called: Callable[..., Any]) -> bool:
-        """Make the job create unpicklable script variables that a function reads.
+    def adapt(self, called: Callable[..., Any]) -> bool:
+        """Change what is sent after pickling failed because of variables.
+
+        The job creates a variable of the script itself if it can. A variable of a module keeps the
+        value of the job's import.
 
         Returns:
-            Whether there is such a variable.
+            Whether anything changed.
         """
-        script = self._script
-        if script is None or script.is_guarded:
-            return False
-        found = False
+        before = len(self._left_out)
+        changed = False
         with self.in_force():
-            for name, value in self._variables(script, called)[1].items():
-                try:
-                    pickles.dump(value)
-                except Exception:  # pickling runs the user's code
-                    found = script.remake(name) or found
-        return found
+            for module, each in self._sent.items():
+                for name, error in _unpicklable(self._set_in(each)):
+                    self._leave_out(module, name, error)
+            script = self._script
+            values = {} if script is None else self._variables(script, called)[0]
+            for name, error in _unpicklable(values):
+                if "." in name:
+                    self._leave_out(MAIN, name, error)
+                elif script is not None and not script.is_guarded:
+                    changed = script.remake(name) or changed
+        return changed or len(self._left_out) > before
+
+    def _leave_out(self, module: str, name: str, error: Exception) -> None:
+        """Leave out a variable, and warn once."""
+        self._left_out.add((module, name))
+        if f"{module}.{name}" not in _warned:
+            _warned.add(f"{module}.{name}")
+            _log.warning(
+                "%s.%s cannot be pickled (%s): jobs have the value of their own import. Set it "
+                "inside the function",
+                *(module, name, failures.in_words(error)),
+            )
 
     def _plan(self, script: dict[str, Any] | None) -> dict[str, Any]:
         sources = self._sources
@@ -224,159 +255,37 @@ def _names(sources: Sources) -> list[str]:
     return [each for each in found if each.isidentifier()]
 
 
-_known: WeakKeyDictionary[ModuleType, tuple[tuple[Any, ...], list[tuple[str, Any]]]]
-_known = WeakKeyDictionary()
-"""By module, the values of its variables, and the variables that may have to be set in a job.
-
-A large project has thousands of variables, examined at each submission.
-"""
+_seen: set[str] = set()
+"""Folders that were searched for an ``.env`` file."""
 
 
-def _variables_of(module: ModuleType) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the variables of a module that are set in a job.
-
-    Returns:
-        Plain values that are not too large and differ from the source; and tasks, which in a job
-        are the functions that they were made of.
-    """
-    plain: dict[str, Any] = {}
-    tasks: dict[str, Any] = {}
-    variables = vars(module).copy()
-    values = tuple(variables.values())
-    before, changing = _known.get(module, (None, []))
-    if before is None or not _are_same(before, values):
-        changing = [(n, v) for n, v in variables.items() if _can_change(module, n, v)]
-        _known[module] = values, changing
-    for name, value in changing:
-        kind = type(value)
-        if kind in _CLASSES:
-            plain.update(_class_attributes(module, value))
-        elif kind not in _ANY_PLAIN:
-            tasks[name] = value
-        elif kind not in _PLAIN and not value and _is_literal(_literals(module), name, value):
-            continue
-        elif _size(value, LARGEST_PLAIN_BYTES) >= 0:
-            plain[name] = value
-    return plain, tasks
+def _log_env_files(sources: Sources) -> None:
+    """Log once that a project's ``.env`` file is not sent."""
+    for root in sources.roots.keys() - _seen:
+        _seen.add(root)
+        file = Path(root, ".env")
+        if file.is_file():
+            _log.info(
+                "%s is not sent to jobs, because it may contain secrets. Set the option "
+                'environment = {NAME = "value"} for what the jobs need',
+                file,
+            )
 
 
-_CLASSES = frozenset({type, ABCMeta})
-"""Metaclasses of classes with settable attributes; excludes Enum's, for example."""
+def _unpicklable(values: Mapping[str, Any]) -> Iterator[tuple[str, Exception]]:
+    """Yield the names of values that cannot be pickled, and why."""
+    for name, value in values.items():
+        try:
+            pickles.dump(value)
+        except Exception as error:  # pickling runs the user's code
+            yield name, error
 
 
-def _are_same(some: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
-
-
-def _can_change(module: ModuleType, name: str, value: Any) -> bool:
-    """Return whether a variable may have to be set in a job, now or later."""
-    kind = type(value)
-    if kind in _CLASSES:
-        return _is_class_of(module, name, value)
-    if kind in _PLAIN:
-        return not _is_literal(_literals(module), name, value)
-    is_task = kind.__module__ == "farcall.client.task"
-    return is_task or (kind in _ANY_PLAIN and not _is_dunder(name))
-
-
-def _is_class_of(module: ModuleType, name: str, value: Any) -> bool:
-    """Return whether a variable is a class defined at the module's top level."""
-    return bool(value.__module__ == module.__name__ and value.__qualname__ == name)
-
-
-_settled: WeakKeyDictionary[type, tuple[tuple[Any, ...], list[Any]]] = WeakKeyDictionary()
-"""Classes with no attributes that a job needs: all values, and the empty containers among them."""
-
-
-def _class_attributes(module: ModuleType, kind: type) -> dict[str, Any]:
-    """Return plain attributes that differ from the source, as ``Class.name``."""
-    values = tuple(vars(kind).values())
-    before, containers = _settled.get(kind, (None, []))
-    if before is not None and _are_same(before, values) and not any(containers):
-        return {}
-    attributes = vars(kind).copy()
-    literals = _literals(module, kind.__name__)
-    found = {
-        f"{kind.__name__}.{name}": value
-        for name, value in attributes.items()
-        if type(value) in _ANY_PLAIN
-        and not _is_literal(literals, name, value)
-        and _size(value, LARGEST_PLAIN_BYTES) >= 0
-    }
-    containers = [
-        value
-        for name, value in attributes.items()
-        if type(value) in (list, dict, set) and not _is_dunder(name)
-    ]
-    if not found and not any(containers):
-        _settled[kind] = values, containers
-    return found
-
-
-def _is_literal(literals: dict[str, Any], name: str, value: Any) -> bool:
-    """Return whether a variable has its source's value, or is set by the import."""
-    literal = literals.get(name, literals)
-    return _is_dunder(name) or (type(literal) is type(value) and literal == value)
-
-
-def _literals(module: ModuleType, kind: str = "") -> dict[str, Any]:
-    """Return the constants that a module's source assigns, at its top or in a class."""
-    return _literals_of(module.__name__, getattr(module.__spec__, "loader", None)).get(kind, {})
-
-
-@functools.lru_cache(4096)
-def _literals_of(name: str, loader: Any) -> dict[str, dict[str, Any]]:
-    """Return a module's constants by class; those outside classes under ``""``."""
-    try:
-        code = loader.get_code(name)
-    except Exception:  # a loader may raise anything
-        code = None
-    if not isinstance(code, CodeType):
-        return {}
-    inside = (each for each in code.co_consts if isinstance(each, CodeType))
-    return {"": _constants_in(code), **{each.co_name: _constants_in(each) for each in inside}}
-
-
-def _constants_in(code: CodeType) -> dict[str, Any]:
-    """Return the constants that are assigned to names exactly once.
-
-    An assignment of a constant compiles to these pairs of instructions in each version from 3.10
-    on:
-    https://docs.python.org/3/library/dis.html
-    """
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
-    extended = 0
-    value: list[Any] = []  # result of the previous instruction, if it is known
-    for operation, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
-        argument = extended << 8 | low
-        extended = argument if operation == _EXTENDED else 0
-        if operation == _STORE:
-            name = code.co_names[argument]
-            if value and argument not in seen:
-                found[name] = value[0]
-            else:
-                found.pop(name, None)
-            seen.add(argument)
-        if operation == _LOAD:
-            value = [code.co_consts[argument]]
-        elif operation in _EMPTY and argument == 0:
-            value = [_EMPTY[operation]]
-        elif operation != _EXTENDED:
-            value = []
-    return found
-
-
-_LOAD, _STORE, _EXTENDED = (opmap[name] for name in ("LOAD_CONST", "STORE_NAME", "EXTENDED_ARG"))
-_EMPTY: dict[int, Any] = {opmap["BUILD_LIST"]: [], opmap["BUILD_MAP"]: {}}
+_warned: set[str] = set()
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, PurePath) or _size(value, LARGEST_PLAIN_BYTES) >= 0
-
-
-def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
+    return isinstance(value, PurePath) or _size(value, _LARGEST_PLAIN_BYTES) >= 0
 
 
 def _size(value: Any, most: int, depth: int = 0) -> int:

@@ -23,7 +23,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, get_origin
 
 from farcall.payload.sources import Sources, main_file
-from farcall_runtime.sources import MAIN, bound_names, constant_names
+from farcall_runtime.sources import MAIN, OWN_NAMES, bound_names, constant_names, source_of
 
 _log = logging.getLogger("farcall")
 
@@ -37,7 +37,6 @@ _MAKERS = {
 _SETTERS = ("register", "set_", "filterwarnings", "simplefilter", "basicConfig", "setLevel")
 """Name prefixes of functions that change the behavior of others."""
 
-_OWN_NAMES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__builtins__"}
 _INTERACTIVE = ("<ipython-input-", "<python-input-", "<stdin", "<cell")
 
 
@@ -79,7 +78,7 @@ class Script:
         self._split: tuple[list[list[int]], list[list[int]], set[str]] | None = None
         for part in parts:
             for number, statement in enumerate(part.statements[: part.done]):
-                if _is_guard(statement) or not (is_guarded or self._is_definition(statement)):
+                if is_guard(statement) or not (is_guarded or self._is_definition(statement)):
                     self._leave_out(statement)
                 else:
                     part.runs.add(number)
@@ -88,7 +87,7 @@ class Script:
                 if isinstance(each, ast.Global):
                     self._set_elsewhere.update(each.names)
         if is_guarded:
-            for statement in (s for part in parts for s in part.statements if _is_guard(s)):
+            for statement in (s for part in parts for s in part.statements if is_guard(s)):
                 self._set_elsewhere |= bound_names([statement])
         else:
             self._warn()
@@ -126,8 +125,13 @@ class Script:
         return _is_setting(statement) and self._has(_names_in(statement))
 
     def _has(self, names: Iterable[str]) -> bool:
-        known = self._made | _OWN_NAMES
+        known = self._made | OWN_NAMES
         return all(each in known or hasattr(builtins, each) for each in names)
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """The statements, also those that the job does not run."""
+        return [each for part in self._parts for each in part.statements[: part.done + 1]]
 
     def is_made(self, name: str) -> bool:
         """Return whether a name has the same value in the job as here."""
@@ -174,6 +178,7 @@ class Script:
         return {
             "argv": sys.argv[1:] if first is not None and first.place else [],
             "file": first.place if first is not None else "",
+            "is_folder": Path(sys.argv[0]).absolute() == Path(main_file()).parent,
             "name": str(getattr(spec, "name", "") or ""),
             "is_whole": self.is_guarded,
             "parts": [
@@ -256,7 +261,7 @@ def _of_file(file: str, sources: Sources) -> Script | None:
     if place is None:
         return None
     try:
-        source = Path(file).read_bytes()
+        source = source_of(file)
         statements = _parsed(source)
     except (OSError, SyntaxError, ValueError):
         return None
@@ -280,7 +285,7 @@ def _parsed(source: str | bytes) -> list[ast.stmt]:
 @functools.lru_cache(256)
 def _guards_of(source: bytes) -> list[int]:
     """Return the numbers of the guards among a source's statements."""
-    return [number for number, each in enumerate(_parsed(source)) if _is_guard(each)]
+    return [number for number, each in enumerate(_parsed(source)) if is_guard(each)]
 
 
 @functools.lru_cache(1)
@@ -349,7 +354,7 @@ def _count_before(statements: list[ast.stmt], line: int) -> int:
     return min(count, len(statements) - 1)
 
 
-def _is_guard(statement: ast.stmt) -> bool:
+def is_guard(statement: ast.stmt) -> bool:
     """Return whether a statement is an ``if __name__ == "__main__":``."""
     if not isinstance(statement, ast.If):
         return False

@@ -23,6 +23,7 @@ import sys
 import sysconfig
 import threading
 import warnings
+import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -113,7 +114,13 @@ class Sources:
             if path.startswith(f"{link}{os.sep}"):
                 rest = path[len(link) :]
                 return f"{start}{rest}" if f"{target}{rest}" in self._sent_places else None
-        return self.places.get(path)
+        return self.places.get(path) or self._place_in_zip(path)
+
+    def _place_in_zip(self, path: str) -> str | None:
+        archive, name = os.path.split(path)
+        while name and archive not in self.places:
+            archive, name = os.path.split(archive)
+        return f"{self.places[archive]}{path[len(archive) :]}" if name else None
 
     @functools.cached_property
     def _sent_places(self) -> frozenset[str]:
@@ -142,8 +149,8 @@ class Sources:
     def local_path(self, place: str) -> str | None:
         """Return the local path for a path in the archive; None if it is outside."""
         for path, known in self.places.items():
-            if known == place:
-                return path
+            if place == known or place.startswith(f"{known}/"):  # a module in a zip archive
+                return f"{path}{place[len(known) :]}"
         links = [(link, start) for link, (start, _) in self._links.items()]
         for folder, start in [*links, *self._folders]:
             if place == start or place.startswith(f"{start}/"):
@@ -260,13 +267,17 @@ def _is_of_project(name: str, module: Any) -> bool:
 
 
 def main_file() -> str:
-    """Return the running script's file; empty if it has none, or is installed."""
+    """Return the running script's file; empty if it has none, or is installed.
+
+    A script may have any name, and may be in a zip archive.
+    """
     main = sys.modules.get(MAIN)
     file = getattr(main, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
+    if not isinstance(file, str) or file.endswith(".pyc"):
         return ""
     file = os.path.abspath(file)
-    return "" if is_installed(file) or not os.path.isfile(file) else file
+    is_file = os.path.isfile(file) or os.path.isfile(os.path.dirname(file))
+    return file if is_file and not is_installed(file) else ""
 
 
 def _found_roots() -> tuple[list[str], list[str], list[str], dict[str, str]]:
@@ -284,16 +295,22 @@ def _found_roots() -> tuple[list[str], list[str], list[str], dict[str, str]]:
     renamed: dict[str, str] = {}
     for module in project_modules():
         home, file = home_of(module)
-        if file:
-            files.append(file)
+        if file or os.path.isfile(home):
+            files.append(file or home)
         elif home == _renamed_folder(module):
             renamed[module.__name__.partition(".")[0]] = home
         elif home not in on_path and home not in homes:
             homes.append(home)
+    return on_path, homes, [*files, *_main_files(on_path)], renamed
+
+
+def _main_files(on_path: Iterable[str]) -> list[str]:
+    """Return the script's file, or its zip archive, if no folder on the path contains it."""
     main = main_file()
-    if main and not any(main.startswith(f"{each.rstrip(os.sep)}{os.sep}") for each in on_path):
-        files.append(main)
-    return on_path, homes, files, renamed
+    if main and os.path.isfile(os.path.dirname(main)):
+        return [os.path.dirname(main)]
+    is_inside = any(main.startswith(f"{each.rstrip(os.sep)}{os.sep}") for each in on_path)
+    return [main] if main and not is_inside else []
 
 
 @functools.cache
@@ -392,7 +409,8 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         whole = {*on_path, *renamed.values(), *wanted}
         _add_all(walk, roots, whole, files, renamed)
         sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
-        path = tuple(
+        zips = [walk.files[each].place for each in dict.fromkeys(files) if _is_zip(walk, each)]
+        path = tuple(zips) + tuple(
             place
             for place in [*(roots[each] for each in [*on_path, *homes]), _NAMES, editable.PLACE]
             if any(file.place.startswith(f"{place}/") for file in sent)
@@ -451,6 +469,11 @@ def _remember(sources: Sources) -> None:
     _by_digest[sources.digest] = known
     if len(_by_digest) > _MOST_KNOWN:
         del _by_digest[next(iter(_by_digest))]
+
+
+def _is_zip(walk: Walk, file: str) -> bool:
+    """Return whether a file that is sent is a zip archive of modules, such as a zipapp."""
+    return file in walk.files and not file.endswith(CODE) and zipfile.is_zipfile(file)
 
 
 def _warn_of_changes(files: Mapping[str, File]) -> None:

@@ -114,7 +114,7 @@ def _main_global(name: str, copy: bytes | None) -> Any:
     return load([copy])
 
 
-def _prepared(_entered: None, _plain: Any, _others: Any, function: Any) -> Any:
+def _prepared(_entered: None, _values: Any, function: Any) -> Any:
     return function
 
 

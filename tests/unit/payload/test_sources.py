@@ -5,8 +5,10 @@ import os
 import py_compile
 import sys
 import threading
+import zipfile
 import zlib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -507,3 +509,19 @@ def test_excluded_code_is_reported_once(project, monkeypatch, caplog, main):
     what = "the running script" if main else "all code of the project"
     assert record.message.startswith(f"{what} is not sent to jobs")
     assert f"{project}/.dockerignore, line 1" in record.message
+
+
+@pytest.mark.parametrize("name", ["tool", "app.pyz/__main__.py"])
+def test_script_may_have_any_name(project, monkeypatch, name):
+    monkeypatch.undo()
+    with zipfile.ZipFile(project / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", "")
+    write(project, tool="")
+    main = ModuleType("__main__")
+    main.__file__ = str(project / name)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert sources.main_file() == main.__file__
+    found = sources.find("auto")
+    place = found.place_of(main.__file__)
+    assert sources.local_path(found.digest, place) == main.__file__
+    assert ("app.pyz" in name) == (found.path[:1] == (place.removesuffix("/__main__.py"),))

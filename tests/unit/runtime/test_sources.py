@@ -6,9 +6,10 @@ import os
 import pickle
 import resource
 import sys
+import zipfile
 import zlib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -31,7 +32,9 @@ def job(tmp_path, monkeypatch):
     def enter(files, **plan):
         usual = {"digest": "0" * 16, "path": ["0"], "names": [], "cwd": None, "main": None}
         entries = [
-            each if isinstance(each, sources.Entry) else sources.Entry(name, each.encode())
+            each
+            if isinstance(each, sources.Entry)
+            else sources.Entry(name, each.encode() if isinstance(each, str) else each)
             for name, each in files.items()
         ]
         sources.enter(sources.pack(entries), {**usual, "imports": [], **plan})
@@ -46,6 +49,7 @@ def script(source, *, is_whole=True):
     return {
         "argv": ["--fast"],
         "file": "0/main.py",
+        "is_folder": False,
         "name": "",
         "parts": [["0/main.py", "", numbers]],
         "is_whole": is_whole,
@@ -160,20 +164,36 @@ def test_partly_run_script_is_not_rerun(job):
     assert not hasattr(main, "__file__")  # multiprocessing uses it to find the script
 
 
+def test_script_of_zip_archive_is_run(job, tmp_path):
+    source = "x = __file__\nUNSET = object()\n"
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", source)
+    zipped = (tmp_path / "app.pyz").read_bytes()
+    main = {**script(source), "is_folder": True, "file": "0/app.pyz/__main__.py"}
+    main["parts"] = [[main["file"], "", [0, 1]]]
+    job({"0/app.pyz": zipped}, main=main)
+    assert sys.modules["__main__"].x == f"{tmp_path}/job/0/app.pyz/__main__.py"
+    assert sys.argv == [f"{tmp_path}/job/0/app.pyz", "--fast"]
+
+
 def test_variables_are_set_in_place():
     module = ModuleType("lib")
     module.items, module.table, module.kept = [1], {"a": 1}, 1
-    items, table = module.items, module.table
+    module.args = SimpleNamespace(a=1)
+    items, table, args = module.items, module.table, module.args
     sys.modules["lib"] = module
     try:
-        plain = {"lib": {"items": [2], "table": {"b": 2}, "kept": True, "new": 3}}
-        function = sources.prepared(None, plain, {"lib": {"other": len}, "gone": {"x": 1}}, abs)
+        values = {"items": [2], "table": {"b": 2}, "kept": True, "new": 3, "other": len}
+        values["args"] = SimpleNamespace(b=2)
+        function = sources.prepared(None, {"lib": values, "gone": {"x": 1}}, abs)
     finally:
         del sys.modules["lib"]
     assert function is abs
     assert (items, table, module.new, module.other) == ([2], {"b": 2}, 3, len)
     assert module.items is items
     assert module.table is table
+    assert module.args is args
+    assert args == SimpleNamespace(b=2)
     assert module.kept is True
 
 
