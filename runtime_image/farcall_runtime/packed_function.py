@@ -93,6 +93,12 @@ def enter_project(digest: str, plan: Mapping[str, Any]) -> None:
     sources.enter(projects[digest], plan)
 
 
+def in_project_of(other: PackedFunction, function: Any) -> Any:
+    """Enter the project of another function, and return the function."""
+    other.load()
+    return function
+
+
 class Unpickler(pickle.Unpickler):
     """Unpickler that uses the job's own classes in place of copies by value.
 

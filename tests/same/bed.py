@@ -5,6 +5,7 @@ site-packages, so that it does not belong to the program's project.
 """
 
 import asyncio
+import functools
 import json
 import linecache
 import os
@@ -70,7 +71,41 @@ def _loky(calls):
     pool.shutdown()
 
 
-_PLACES = {"here": _local, "job": _remote, "spawn": _spawn, "loky": _loky}
+def _electrons(calls):
+    """Run all calls as electrons of one dispatch, some of which may fail."""
+    import covalent as ct
+
+    numbers = []
+
+    def flow():
+        for function, *args in calls:
+            numbers.append(ct.electron(function, executor="awsbatch")(*args).node_id)
+
+    flow.__module__ = "__main__"
+    dispatch_id = ct.dispatch(ct.lattice(flow))()
+    result = ct.get_result(dispatch_id, wait=True)
+    for number in numbers:
+        yield functools.partial(_value_of, result, number)
+
+
+def _value_of(result, number):
+    node = result.get_node_result(number)
+    if str(node["status"]) != "COMPLETED":
+        raise ElectronError(node["error"])
+    return node["output"].get_deserialized()
+
+
+class ElectronError(Exception):
+    """Error of an electron, which Covalent keeps as a text."""
+
+
+_PLACES = {
+    "here": _local,
+    "job": _remote,
+    "electron": _electrons,
+    "spawn": _spawn,
+    "loky": _loky,
+}
 
 
 def _submit(pool, function, args):

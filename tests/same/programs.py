@@ -71,10 +71,10 @@ class Runner:
             "HOME": str(top),
         }
 
-    def run_all(self, names):
-        """Run programs locally and in jobs, three at a time; return the outcomes by name."""
+    def run_all(self, names, place="job"):
+        """Run programs locally and elsewhere, three at a time; return the outcomes by name."""
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            found = pool.map(lambda name: self.run(name, ("here", "job")), names)
+            found = pool.map(lambda name: self.run(name, ("here", place)), names)
             return dict(zip(names, found, strict=True))
 
     def run(self, name, places):
@@ -133,6 +133,20 @@ def compare(here, job, name):
             _compare_errors(local, remote, name)
         else:
             assert without_addresses(remote) == without_addresses(local)
+
+
+def compare_electrons(here, electrons):
+    """Assert that electrons' outcomes are the local ones; Covalent keeps an error as a text."""
+    assert len(here) == len(electrons)
+    for local, remote in zip(here, electrons, strict=True):
+        if "error" not in local:
+            assert without_addresses(remote) == without_addresses(local)
+            continue
+        assert remote["error"] == "bed.ElectronError", remote
+        parts = [local["error"].rpartition(".")[2], local["text"].partition("\n")[0]]
+        assert [*parts, *local.get("place", ())] == [
+            each for each in (*parts, *local.get("place", ())) if each in remote["text"]
+        ]
 
 
 def _compare_errors(local, remote, name):

@@ -1,13 +1,14 @@
-"""Functions of small projects behave the same in a job and locally.
+"""Functions of small projects behave the same in a job, as electrons, and locally.
 
-Starts the local AWS emulator, and two processes for each project.
+Starts the local AWS emulator, a Covalent server, and two processes for each project.
 """
 
 from pathlib import Path
 
 import pytest
 
-from tests.same.programs import NAMES, PROGRAMS, Runner, compare
+from tests.same.programs import NAMES, PROGRAMS, Runner, compare, compare_electrons
+from tests.support.covalent_server import CovalentServer
 
 FIRST = sorted(PROGRAMS)[::12]
 """Programs that ``make test`` runs."""
@@ -31,12 +32,28 @@ def outcomes(request, tmp_path_factory):
     variables = dict(cloud.environment)
     if request.param == "embedded_kubernetes":
         variables["FARCALL_BACKEND"] = "kubernetes"
-    asked = [item.callspec.params["name"] for item in request.session.items if _is_here(item)]
-    return Runner(tmp_path_factory.mktemp("same"), variables).run_all(dict.fromkeys(asked))
+    names = _names(request, test_job_behaves_like_local_call)
+    return Runner(tmp_path_factory.mktemp("same"), variables).run_all(names)
 
 
-def _is_here(item):
-    return item.path == Path(__file__)
+@pytest.fixture(scope="module")
+def electrons(request, embedded, tmp_path_factory):
+    """The outcomes of each program's calls, local and as electrons."""
+    pytest.importorskip("covalent_ui")
+    names = _names(request, test_electron_behaves_like_local_call)
+    folder = tmp_path_factory.mktemp("electrons")
+    with CovalentServer(folder / "server", embedded.environment) as server:
+        variables = {**embedded.environment, **server.environment}
+        runner = Runner(tmp_path_factory.mktemp("same"), variables)
+        return runner.run_all(names, "electron")
+
+
+def _names(request, test):
+    return dict.fromkeys(
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.path == Path(__file__) and item.function.__name__ == test.__name__
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,3 +62,16 @@ def _is_here(item):
 )
 def test_job_behaves_like_local_call(outcomes, name):
     compare(*outcomes[name], name)
+
+
+ELECTRONS = [name for name in NAMES if name not in {"methods_and_callables"}]
+"""Covalent needs a function's name, which an object with ``__call__`` lacks."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=(pytest.mark.path,) if name in FIRST else ()) for name in ELECTRONS],
+)
+def test_electron_behaves_like_local_call(electrons, name):
+    compare_electrons(*electrons[name])

@@ -39,7 +39,7 @@ from farcall.packages import environment
 from farcall.payload import pickling, unpickling
 from farcall.payload.project import Pickling
 from farcall_runtime import electron as runtime
-from farcall_runtime import pickles
+from farcall_runtime import packed_function, pickles, sources
 from farcall_runtime.archive import HEADER
 from farcall_runtime.failures import in_words
 from farcall_runtime.packed_function import PROJECTS, PackedFunction
@@ -93,6 +93,8 @@ class _Packer:
         if self._using.archive is not None:
             self._facts["project"] = self._using.archive.sha256.hex()
             projects[self._facts["project"]] = self._using.archive
+        # Of a stored lattice, whose project this process does not have.
+        self._stored: PackedFunction | None = None
         if environment.is_by_import(settings):
             self._facts["packages"] = environment.pins(settings)
 
@@ -103,10 +105,15 @@ class _Packer:
             TaskNotPicklableError: An object that the function refers to cannot be pickled.
         """
         if isinstance(function, PackedFunction):
+            self._stored = function
             return function
+        pickled, facts = None, self._facts  # type: tuple[bytes | None, Mapping[str, Any]]
+        if self._stored is not None and _is_covalents(function):
+            entered = sources.Reference(packed_function.in_project_of, self._stored, function)
+            pickled, facts = pickles.dump_whole(entered), self._stored.facts
         return PackedFunction(
-            pickling.dump_function(function, self._using),
-            self._facts,
+            pickled or pickling.dump_function(function, self._using),
+            facts,
             getattr(function, "__name__", ""),
             getattr(function, "__doc__", None),
             str(function),
@@ -152,6 +159,16 @@ class _Build:
         if key not in self._packers:
             self._packers[key] = _Packer(_settings(data), self.projects)
         return self._packers[key]
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether electrons of the lattice or its sublattices are jobs."""
+        return bool(self._packers)
+
+    @property
+    def any_packer(self) -> _Packer:
+        """The first packer, for values that only the client reads."""
+        return next(iter(self._packers.values()))
 
     def borrow(self, electron: Any) -> None:
         """Note the state of an electron, which its calls change, for `give_back`."""
@@ -202,7 +219,7 @@ def _settings(data: Mapping[str, Any] | None) -> Settings:
         if data:
             executor.from_dict(dict(data))
         settings: Settings = executor.settings
-    except SettingsError:  # the server's configuration may differ
+    except SettingsError:
         return Settings()
     return settings
 
@@ -284,7 +301,7 @@ def _build_graph(original: Callable[..., None], lattice: Any, *args: Any, **kwar
         token = _build.set(build)
         try:
             original(lattice, *args, **kwargs)
-            if _has_jobs(lattice):
+            if build.has_jobs:
                 lattice.workflow_function = _with_projects(lattice, build)
             elif error := getattr(lattice.workflow_function._object, "error", None):
                 raise error
@@ -303,7 +320,8 @@ def _call(original: Callable[..., Any], electron: Any, *args: Any, **kwargs: Any
     if lattice is None or lattice.post_processing:
         return original(electron, *args, **kwargs)
     build = _build.get()
-    if _is_reconstruction(electron) and _has_jobs(lattice):
+    has_jobs = _has_jobs(lattice) if build is None else build.has_jobs
+    if has_jobs and _is_reconstruction(electron):
         electron = Electron(
             runtime.reconstruct,
             metadata={**electron.metadata, "executor": NAME, "executor_data": {}, "hooks": {}},
@@ -320,7 +338,8 @@ def _call(original: Callable[..., Any], electron: Any, *args: Any, **kwargs: Any
     if name != NAME:
         with _dumping(None):
             return original(electron, *args, **kwargs)
-    with _dumping(build.packer(data).dump):
+    packer = build.any_packer if electron.function is runtime.reconstruct else build.packer(data)
+    with _dumping(packer.dump):
         named = {key: _whole(value) for key, value in kwargs.items()}
         return original(electron, *map(_whole, args), **named)
 
