@@ -34,6 +34,9 @@ MARKER = "farcall-sources:"
 DIGEST_LENGTH = 16
 """Number of hexadecimal digits of the archive's digest in such a path."""
 
+_MOST_COPY_BYTES = 64 * 1024
+"""Maximum size of a definition's copy; a larger one would outweigh most results."""
+
 _HEAD = struct.Struct(">I")
 _LEVEL = 1
 
@@ -522,6 +525,18 @@ def main_global(name: str, copy: bytes | None) -> Any:
     return pickle.loads(copy)  # noqa: S301  # part of a pickle that is being read
 
 
+def module_global(module: str, name: str, copy: bytes | None) -> Any:
+    """Return a module's definition; a process without the project reads the copy."""
+    try:
+        return global_of(module, name)
+    except ModuleNotFoundError:
+        if copy is None:
+            raise
+    import pickle
+
+    return pickle.loads(copy)  # noqa: S301  # part of a pickle that is being read
+
+
 def own_class(module: str | None, qualname: str) -> type | None:
     """Return the project's class of a name in this job; None if there is none."""
     if not home or not module or "<locals>" in qualname:
@@ -722,7 +737,7 @@ class _JobRules(Rules):
     """Rules in a job, whose caller has the project's modules and the script."""
 
     def __init__(self) -> None:
-        self._copies: dict[str, bytes | None] = {}
+        self._copies: dict[tuple[str, str], bytes | None] = {}
         self._sentinels: dict[int, tuple[str, str]] | None = None
         self._constants: dict[str, set[str]] = {}
 
@@ -759,21 +774,46 @@ class _JobRules(Rules):
         return Reference(*reference_to(path)) if is_in_project(path) else path
 
     def named(self, module: str, name: str) -> Any:
-        if module != MAIN:
+        if module == MAIN:
+            return main_global, (name, self._copy(MAIN, name))
+        if not _roots:
             return NotImplemented
-        if name not in self._copies:
-            self._copies[name] = None  # a class that refers to itself
-            self._copies[name] = self._copy(global_of(MAIN, name))
-        return main_global, (name, self._copies[name])
+        return module_global, (module, name, self._copy(module, name))
 
-    def _copy(self, value: Any) -> bytes | None:
-        from farcall_runtime import pickles
+    def _copy(self, module: str, name: str) -> bytes | None:
+        """Return a definition by value, for processes without the module; None for a large one."""
+        key = module, name
+        if key not in self._copies:
+            self._copies[key] = None  # a class that refers to itself
+            self._copies[key] = _dumped(global_of(module, name))
+        return self._copies[key]
 
-        with pickles.without_rules():
-            try:
-                return pickles.dump_whole(value)
-            except Exception:  # pickling runs the user's code
-                return None
+
+class _RulesOfCopies(_JobRules):
+    """Rules for copies of definitions: the whole project is pickled by value."""
+
+    def is_by_name(self, module: str) -> bool:
+        return False
+
+    def is_by_value(self, module: str) -> bool:
+        return module != MAIN and super().is_by_name(module)
+
+    def reduce(self, pickler: Any, value: Any) -> Any:
+        is_definition = isinstance(value, (FunctionType, type, ModuleType))
+        return super().reduce(pickler, value) if is_definition else None
+
+
+def _dumped(value: Any) -> bytes | None:
+    from farcall_runtime import pickles
+
+    token = pickles.rules.set(_RulesOfCopies() if _roots else False)
+    try:
+        copy = pickles.dump_whole(value)
+    except Exception:  # pickling runs the user's code
+        return None
+    finally:
+        pickles.rules.reset(token)
+    return copy if len(copy) <= _MOST_COPY_BYTES else None
 
 
 def sentinels(modules: Iterable[str], rules: Rules) -> Iterator[tuple[int, tuple[str, str]]]:

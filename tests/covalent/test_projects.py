@@ -72,7 +72,7 @@ FILES = {
             return {
                 "box": made["box"],
                 "sizes": [size_of(made["box"]), size_of(Box(number)), made["size"]],
-                "inner": inner(Box(number), number),
+                "inner": [inner(Box(number), number), inner(made["box"], number)],
                 "hooked": hooked(),
             }
 
@@ -135,7 +135,7 @@ def test_electrons_get_project_of_script(dispatched):
 
 
 def test_electrons_of_sublattice_get_project(dispatched):
-    assert [[True, 20], [True, 20]] == dispatched[3]["inner"]
+    assert [[[True, 20], [True, 20]]] * 2 == dispatched[3]["inner"]
 
 
 def test_process_without_project_dispatches_again(dispatched, environment, tmp_path):
