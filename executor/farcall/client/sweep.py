@@ -363,6 +363,10 @@ class MapJobs(Awaitable[list[R]]):
                 await session.relay.finish(submission, index, delivered)
             job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
             state.record_results(submission, index, zip(numbers, results, strict=False))
+            if state.cannot_start and results[0].error is not None:
+                state.raised = results[0].error
+                state.fetched.put_nowait(state.raised)
+                return
             discard = functools.partial(
                 session.cleaner.discard, self._settings, submission, index, delivered.all_deletable
             )

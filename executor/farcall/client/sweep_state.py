@@ -185,6 +185,10 @@ def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) ->
     return ended_in_all, min(running_there, calls - ended_in_all)
 
 
+_MOST_NOT_BEGUN = 5
+"""Tasks that may fail before their functions run, if no other task succeeds in that."""
+
+
 class SweepState:
     """State of one wait for a sweep; an earlier wait's tasks report to its state.
 
@@ -238,6 +242,7 @@ class SweepState:
         self.has_raised = False
         self.given_values = 0
         self.failures = Groups()
+        self._begun = self._not_begun = 0  # tasks
         self._now: Fetched | None = None
         self._position = 0
         self._taken: list[Callable[[], None]] = []
@@ -274,8 +279,10 @@ class SweepState:
             index: The task's index in the job.
             results: Number and result of each call.
         """
+        has_begun = False
         for number, result in results:
             self.arrays[submission.job_id].returned += result.error is None
+            has_begun |= result.has_begun
             reason = result.why()
             if reason is None or result.error is None:
                 continue
@@ -285,6 +292,14 @@ class SweepState:
             if call:
                 with contextlib.suppress(Exception):  # the class's own code
                     add_note(result.error, f"In call {number} of the map: {call}")
+        self._begun += has_begun
+        self._not_begun += not has_begun
+
+    @property
+    def cannot_start(self) -> bool:
+        """Whether the first tasks all failed in the same way before their functions ran."""
+        has_one_reason = len(self.failures.groups) == 1
+        return has_one_reason and not self._begun and self._not_begun >= _MOST_NOT_BEGUN
 
     def _text_of(self, submission: Submission, index: int) -> str:
         array = self.arrays[submission.job_id]

@@ -178,10 +178,10 @@ def with_pins(settings: Settings, pinned: Sequence[str]) -> Settings:
     fetched.
     """
     here = {name: f"{name}=={item.version}" for name, item in _installed().items()}
-    wanted_here = {text.partition("==")[0] for text in pinned if text in here.values()}
+    names = {text.partition("==")[0] for text in pinned}
     return settings.with_options(
         packages=wanted.LOCAL,
-        exclude_packages=(*settings.exclude_packages, *sorted(here.keys() - wanted_here)),
+        exclude_packages=(*settings.exclude_packages, *sorted(here.keys() - names)),
         extra_packages=(*settings.extra_packages, *sorted({*pinned} - {*here.values()})),
     )
 

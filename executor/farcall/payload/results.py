@@ -108,6 +108,7 @@ class Result(NamedTuple):
         wall_s: Its duration in seconds; None if it was cut off.
         cpu_s: CPU seconds of its process; None if it was cut off.
         reason: Why there is an error, if the outcome contains a reason.
+        has_begun: Whether the job could read the function and its arguments.
     """
 
     value: Any = None
@@ -117,6 +118,7 @@ class Result(NamedTuple):
     wall_s: float | None = None
     cpu_s: float | None = None
     reason: Reason | None = None
+    has_begun: bool = True
 
     def why(self) -> Reason | None:
         """Return the reason of the error in one line; None if there is no error."""
@@ -206,7 +208,7 @@ def read(
     """
     status = meta["status"]
     if status == OutcomeStatus.REFUSED:
-        return [_cut_off(exit_codes.refused(meta, job), job)]
+        return [_cut_off(exit_codes.refused(meta, job), job)._replace(has_begun=False)]
     if why is None and status != OutcomeStatus.DONE:
         why = of_process(meta)
     records = meta["results"]
@@ -357,8 +359,9 @@ def _read_one(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Re
         is_raised = record["status"] == CallStatus.RAISED
         error = _raised(record, parts, job) if is_raised else explain(record, job)
         reason = _reason_of(record)
-    wall_s, cpu_s = record.get("wall_s"), record.get("cpu_s")
-    return Result(value, error, job.stdout, job.stderr, wall_s, cpu_s, reason)
+    times = record.get("wall_s"), record.get("cpu_s")
+    has_begun = record["status"] != CallStatus.UNREADABLE
+    return Result(value, error, job.stdout, job.stderr, *times, reason, has_begun)
 
 
 def explain(record: dict[str, Any], job: About) -> errors.FarcallError:

@@ -352,6 +352,26 @@ async def failure_of(waiting):
     return raised.value, raised.value.map_failure
 
 
+async def test_map_that_cannot_start_is_stopped(opened, task):
+    refused = FarcallError("the image cannot read the function")
+    opened.holding = True
+    waiting = await holding(task.map(range(100), return_exceptions=True), 1)
+    opened.deliver = unreadable(refused)
+    for index in range(5):
+        opened.end("job-0", index)
+    with pytest.raises(FarcallError, match="cannot read") as caught:
+        await waiting
+    assert caught.value.map_failure.ended == 95
+    assert [["job-0"]] == [job_ids for job_ids, *_ in opened.ended]
+
+
+def unreadable(error):
+    async def deliver(submission, index, arrival, calls, **_):
+        return Delivered([Result(error=error, has_begun=False)] * calls)
+
+    return deliver
+
+
 async def test_error_reports_progress_and_recovery(opened, task):
     opened.holding = True
     waiting = await holding(task.map([1, -1, 2, -3]), 1)

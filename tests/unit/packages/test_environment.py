@@ -243,6 +243,19 @@ def test_extra_packages_respect_installed_versions(site, index):
     assert [item.pin is None for item in found.items] == [False, True, False]
 
 
+def test_pins_of_other_machine_prefer_installed_versions(site, index):
+    add(site, "same", "1.0")
+    add(site, "older", "1.0")
+    add(site, "unused", "1.0")
+    for name in ("older", "missing"):
+        index.add(name, "2.0")
+    pins = ["same==1.0", "older==2.0", "missing==2.0"]
+    settings = environment.with_pins(Settings(packages="auto", architecture=HERE), pins)
+    found = environment.find(settings)
+    assert names(found) == [("missing", "2.0"), ("older", "2.0"), ("same", "1.0")]
+    assert [item.pin is None for item in found.items] == [False, False, True]
+
+
 def test_fitting_installed_versions_are_kept(site):
     add(site, "fitting", "1.5")
     add(site, "older", "1.0")
