@@ -242,6 +242,7 @@ class Execution:
 
     def _open_resources(self) -> LogStream | None:
         container = self._job.container.properties
+        host_config.refuse_secrets(container)
         for role in (container.get("executionRoleArn"), container.get("jobRoleArn")):
             if role and not self._world.assumable(role):
                 raise StartError(
