@@ -73,7 +73,7 @@ from farcall.config.option_values import (
 )
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import SettingsError
-from farcall.model.names import BATCH, KUBERNETES, PLATFORMS, BackendName
+from farcall.model.names import BATCH, ENV_EMULATOR_PYTHON, KUBERNETES, PLATFORMS, BackendName
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
 
 if TYPE_CHECKING:
@@ -814,9 +814,13 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
 _SECRET = ("environment", "job_definition_extra", "pod_overlay")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
-_NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT} - {
-    f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields
-}
+_NO_OPTIONS = {
+    CONFIG_VARIABLE,
+    ENV_EMULATOR_PYTHON,
+    ENV_RUN,
+    *JOB_ENVIRONMENT,
+    *PLATFORM_ENVIRONMENT,
+} - {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
 """farcall's own variables; a job's region and workflow are also options for its submissions."""
 
 _OBJECT_NAME = "use an object's name (up to 253 lower-case letters, digits, - and .)"
