@@ -29,6 +29,7 @@ from farcall_runtime import envelope, failures, nodes, pickles, processes
 from farcall_runtime.channel import BrokenError, Slate, TaskEnd
 from farcall_runtime.contract import (
     ENV_LOG_LEVEL,
+    ENV_PROJECTS,
     ENV_STREAM_S,
     ENV_THREADS,
     JOB_ENVIRONMENT,
@@ -96,7 +97,7 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     nodes.set_main_address(os.environ)
     set_thread_counts(os.environ)
     log_level = os.environ.get(ENV_LOG_LEVEL, LOG_LEVEL)
-    for name in (*JOB_ENVIRONMENT, ENV_STREAM_S):
+    for name in (*JOB_ENVIRONMENT, ENV_STREAM_S, ENV_PROJECTS):
         os.environ.pop(name, None)  # the function must not see the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
         _open_stream(descriptor, name)

@@ -65,7 +65,7 @@ async def test_job_has_variables_of_container(executor):
         return is_own, [name for name in os.environ if not name.startswith("AWS_")]
 
     is_own, names = await (await executor.submit(variables)).result()
-    farcalls = {"FARCALL_PROJECTS", "PYTHONPATH", *THREAD_COUNTS}
+    farcalls = {"PYTHONPATH", *THREAD_COUNTS}
     assert is_own
     assert set(names) - farcalls == {"HOME", "LANG", "PATH", "TMPDIR"}
 
