@@ -13,10 +13,10 @@ process. They need the ``local`` extra::
     pip install 'farcall[local]'
 
 Not supported: EKS jobs, ecsProperties, fair-share scheduling and queue priorities; for processes,
-memory limits and images. Jobs share the machine's processors in the order of their submission. A
-job that waits for a job that it submitted itself can wait forever if there are few processors. The
-nodes of a multi-node parallel job, including containers, share this machine's network: the main
-node's address is 127.0.0.1, and two nodes cannot listen on one port.
+images, and memory limits unless it is strict. Jobs share the machine's processors in the order of
+their submission. A job that waits for a job that it submitted itself can wait forever if there are
+few processors. The nodes of a multi-node parallel job, including containers, share this machine's
+network: the main node's address is 127.0.0.1, and two nodes cannot listen on one port.
 """
 
 from __future__ import annotations

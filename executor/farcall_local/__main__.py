@@ -9,6 +9,7 @@ written when the port is open, or ``{"error": ...}`` with a sentence for the use
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import logging
@@ -35,6 +36,7 @@ def main(
     *,
     docker: bool = False,
     kubernetes: bool = False,
+    strict: bool = False,
     extension: dict[str, Any] | None = None,
 ) -> None:
     """Serve until the parent process exits or SIGTERM arrives."""
@@ -51,6 +53,8 @@ def main(
 
             asyncio.run(check_engine())
             options["runner"] = DockerRunner
+        if strict:
+            options["runner"] = _strict_runner()
         listener = names.listen(host, port)
     except names.CannotStartError as error:
         _report({"error": str(error)})
@@ -76,6 +80,17 @@ def main(
     sys.setswitchinterval(0.001)
     with LocalServer(cpus=cpus, listener=listener, **options):
         threading.Event().wait()
+
+
+def _strict_runner() -> Any:
+    """Return the runner of strict jobs, and report what this system does not support."""
+    from farcall_local.runners.process import ProcessRunner
+    from farcall_local.runners.strict import Strictness, missing
+
+    lack = missing()
+    if lack:
+        sys.stderr.write(f"farcall local: {lack}\n")
+    return functools.partial(ProcessRunner, strict=Strictness(can_hide=not lack))
 
 
 def _load(extension: dict[str, Any] | None) -> Any:

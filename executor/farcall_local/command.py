@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from farcall_local.launch import own_environment, start
@@ -32,9 +32,13 @@ def handling(handler: Callable[[int], object]) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if action is None else action)
 
 
-_UNLIMITED = "jobs run as processes without a memory limit; use --docker to enforce the limit"
+_UNLIMITED = "jobs run as processes without a memory limit; use --strict to enforce the limit"
 #: Interval in seconds between checks that the server still runs.
 POLL_S = 0.5
+
+
+def _is_unlimited(options: Mapping[str, Any]) -> bool:
+    return not (options.get("docker") or options.get("strict"))
 
 
 def run_command(argv: Sequence[str], **options: Any) -> int:
@@ -52,7 +56,7 @@ def run_command(argv: Sequence[str], **options: Any) -> int:
         exist, and 126 if it cannot be run.
     """
     with start(**options) as aws:
-        if not options.get("docker") and sys.stderr.isatty():
+        if _is_unlimited(options) and sys.stderr.isatty():
             sys.stderr.write(f"farcall local: {_UNLIMITED}\n")
         try:
             process = subprocess.Popen(argv, env={**own_environment(), **aws.environment})  # noqa: S603
@@ -94,7 +98,7 @@ def serve(**options: Any) -> None:
                 "local -- COMMAND`\nruns a single command on a new emulator, without these "
                 "lines.\n"
             )
-            if not options.get("docker"):
+            if _is_unlimited(options):
                 sys.stderr.write(f"{_UNLIMITED}\n")
         while True:
             with contextlib.suppress(queue.Empty):

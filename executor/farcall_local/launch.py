@@ -196,6 +196,7 @@ def start(
     port: int = 0,
     docker: bool = False,
     kubernetes: bool = False,
+    strict: bool = False,
 ) -> LocalAWS:
     """Start the local AWS emulator.
 
@@ -219,11 +220,20 @@ def start(
             runs the same jobs as pods. The environment then has a kubeconfig file and selects
             Kubernetes: ``FARCALL_BACKEND=kubernetes``.
 
+        strict: Whether jobs lack what a container lacks: your folders, your variables, memory
+            beyond their limit, and GPUs that this machine does not have. Jobs as containers lack
+            these anyway.
+
     Raises:
+        ValueError: ``strict`` is combined with ``docker`` or ``kubernetes``.
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start; the message or its standard error has the reason.
     """
-    options = {"cpus": cpus, "host": host, "port": port}
+    if strict and (docker or kubernetes):
+        raise ValueError(
+            "strict is for jobs as processes on Batch; leave out docker and kubernetes"
+        )
+    options = {"cpus": cpus, "host": host, "port": port, "strict": strict}
     return LocalAWS(*spawn({**options, "docker": docker, "kubernetes": kubernetes}))
 
 

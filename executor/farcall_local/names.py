@@ -6,8 +6,10 @@ import os
 import platform
 import secrets
 import socket
+import sys
 import time
 
+from farcall.model.names import ENV_EMULATOR_PYTHON
 from farcall_local.services.signatures import AccessKey
 
 #: ID of moto's account.
@@ -94,7 +96,7 @@ def client_environment(
 
     If jobs are containers, the user sets their image. For an empty account, no resources are set.
     """
-    image = {} if docker else {"FARCALL_IMAGE": IMAGE}
+    image = {} if docker else {"FARCALL_IMAGE": IMAGE, ENV_EMULATOR_PYTHON: sys.executable}
     return {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         **key.environment,

@@ -49,6 +49,21 @@ ENV_LOG_LEVEL = "FARCALL_LOG_LEVEL"
 
 LOG_LEVEL = "INFO"
 
+ENV_THREADS = "FARCALL_THREADS"
+"""Number of threads for numerical libraries: the job's vCPUs.
+
+A library would count the host's processors, of which the job may have a part.
+"""
+
+THREAD_COUNTS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+"""Variables with which numerical libraries set their number of threads."""
+
 JOB_ENVIRONMENT = (
     ENV_BUNDLE,
     ENV_DIGEST,
@@ -60,6 +75,7 @@ JOB_ENVIRONMENT = (
     ENV_WORKFLOW,
     ENV_DISPATCH,
     ENV_LOG_LEVEL,
+    ENV_THREADS,
     ENV_RETRY_OF,
 )
 

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from types import CoroutineType, FrameType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -29,10 +29,13 @@ from farcall_runtime import envelope, failures, nodes, pickles, processes
 from farcall_runtime.channel import BrokenError, Slate, TaskEnd
 from farcall_runtime.contract import (
     ENV_LOG_LEVEL,
+    ENV_PROJECTS,
     ENV_STREAM_S,
+    ENV_THREADS,
     JOB_ENVIRONMENT,
     LOG_LEVEL,
     STREAMS,
+    THREAD_COUNTS,
     CallStatus,
 )
 from farcall_runtime.envelope import Buffer
@@ -92,8 +95,9 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
     global _supervisor, _why
     _supervisor, _why = supervisor, why
     nodes.set_main_address(os.environ)
+    set_thread_counts(os.environ)
     log_level = os.environ.get(ENV_LOG_LEVEL, LOG_LEVEL)
-    for name in (*JOB_ENVIRONMENT, ENV_STREAM_S):
+    for name in (*JOB_ENVIRONMENT, ENV_STREAM_S, ENV_PROJECTS):
         os.environ.pop(name, None)  # the function must not see the outcome key
     for descriptor, name in enumerate(STREAMS, start=1):
         _open_stream(descriptor, name)
@@ -127,6 +131,20 @@ def main(supervisor: TaskEnd, payload: BinaryIO, why: Slate) -> NoReturn:
         atexit._run_exitfuncs()
     _flush()
     os._exit(0)
+
+
+def set_thread_counts(environment: MutableMapping[str, str]) -> None:
+    """Give numerical libraries as many threads as the job has vCPUs, unless they are set.
+
+    They read the variables when they are imported. All except numba also read OMP_NUM_THREADS,
+    so if that is set, it applies to them.
+    """
+    threads = environment.get(ENV_THREADS)
+    if threads is None:
+        return
+    names = ("NUMBA_NUM_THREADS",) if "OMP_NUM_THREADS" in environment else THREAD_COUNTS
+    for name in names:
+        environment.setdefault(name, threads)
 
 
 class Memory:

@@ -46,6 +46,7 @@ def test_contract_is_version_1():
             "FARCALL_WORKFLOW",
             "FARCALL_DISPATCH",
             "FARCALL_LOG_LEVEL",
+            "FARCALL_THREADS",
             "FARCALL_RETRY_OF",
         ],
         "platform_environment": [

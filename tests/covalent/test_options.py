@@ -217,13 +217,20 @@ def test_several_nodes_are_rejected():
 
 
 def test_attributes_round_trip_as_json():
-    executor = EXECUTOR(vcpu=4, tags={"team": "ours"}, stuck_timeout_s=None, log_stdout="out.log")
+    executor = EXECUTOR(
+        vcpu=4,
+        tags={"team": "ours"},
+        environment=["MODE=exact", "HOME"],
+        stuck_timeout_s=None,
+        log_stdout="out.log",
+    )
     stored = json.loads(json.dumps(executor.to_dict()))
     assert "awsbatch" == stored["short_name"]
     again = EXECUTOR().from_dict(stored)
     assert executor.__dict__ == again.__dict__
     assert executor.settings == again.settings
     assert 4 == again.settings.vcpu
+    assert {"MODE": "exact", "HOME": os.environ["HOME"]} == again.settings.environment
 
 
 def test_attributes_contain_no_credentials(monkeypatch):

@@ -153,3 +153,13 @@ async def test_closed_engine_leaves_no_nodes(engine, submission, tmp_path):
     for path in tmp_path.glob("pid-*"):
         with pytest.raises(ProcessLookupError):
             os.kill(int(path.read_text()), 0)
+
+
+async def test_job_with_secrets_fails_at_start(engine, submission):
+    definition = plain()
+    secret = {"name": "TOKEN", "valueFrom": "arn:aws:ssm:us-east-1:1:parameter/t"}
+    definition["containerProperties"]["secrets"] = [secret]
+    definition["containerProperties"]["executionRoleArn"] = "arn:aws:iam::123456789012:role/r"
+    job = engine.submit(submission(definition))
+    await until_async(lambda: job.status.is_final)
+    assert "(TOKEN): the local AWS emulator has no Secrets Manager" in job.attempts[0].reason

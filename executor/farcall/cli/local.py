@@ -25,6 +25,7 @@ from farcall.model.errors import FarcallError
 )
 @click.option("--docker", is_flag=True, help="Run jobs in docker containers.")
 @click.option("--kubernetes", is_flag=True, help="Also start a Kubernetes emulator, and use it.")
+@click.option("--strict", is_flag=True, help="Give jobs only what a container has.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run_local(
     cpus: int | None,
@@ -32,6 +33,7 @@ def run_local(
     *,
     docker: bool,
     kubernetes: bool,
+    strict: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run a command on a local AWS emulator, or serve one.
@@ -41,15 +43,18 @@ def run_local(
       farcall local -- python my_workflow.py     # a new emulator for one command
       farcall local                              # print exports, serve until Ctrl-C
 
-    A job is a process of this machine without a memory limit. With --docker it is
-    a container of the image that the option image names, run by the local docker
+    A job is a process of this machine without a memory limit. With --strict it has
+    a limit and does not see your folders and variables, as on AWS. With --docker it
+    is a container of the image that the option image names, run by the local docker
     engine.
 
     --kubernetes also starts a Kubernetes emulator, whose pods run like the jobs.
     KUBECONFIG names its file, also for kubectl, and FARCALL_BACKEND selects it.
     """  # noqa: D301  # click's marker for preformatted lines
+    if strict and (docker or kubernetes):
+        raise click.UsageError("--strict does not work with --docker and --kubernetes; use one.")
     try:
-        options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes}
+        options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes, "strict": strict}
         if command:
             sys.exit(farcall_local.run_command(command, cpus=cpus, port=port, **options))
         farcall_local.serve(cpus=cpus, port=port, **options)

@@ -28,11 +28,12 @@ from farcall.model.workflows import Workflow
 from farcall.packages.environment import is_wanted
 from farcall.payload import pickling, sources
 from farcall.payload.bundle import Bundle
-from farcall.payload.call_texts import CallTexts
+from farcall.payload.call_texts import CallTexts, is_secret
 from farcall.payload.project import Pickling
 from farcall_runtime.contract import ENV_OUTCOME_KEY, run_root
 
 _SECRET = "(a secret, generated for each job)"  # noqa: S105  # a placeholder
+_HIDDEN = "***"
 _RUN = "RUN"
 
 
@@ -54,6 +55,7 @@ async def of_call(
         TaskNotPicklableError: The function or its arguments cannot be pickled.
         ServiceError: An AWS call failed.
     """
+    settings = _without_secrets(settings)
     pickling.check_callable(function)
     call = bound.args, bound.kwargs
     to_text = CallTexts(function).of if settings.store_call_summaries else None
@@ -79,6 +81,15 @@ async def of_call(
             await access.close()
     about = {"url": bundle.where.url, "size_bytes": size_bytes, "tasks": bundle.size}
     return {"bundle": about, **_sources(settings), **packages, **planned}
+
+
+def _without_secrets(settings: Settings) -> Settings:
+    """Return settings without the values of variables whose names suggest secrets."""
+    shown = {
+        name: _HIDDEN if is_secret(name) else value
+        for name, value in settings.with_environment().variables.items()
+    }
+    return settings.with_options(environment=shown)
 
 
 def _sources(settings: Settings) -> dict[str, Any]:
@@ -146,6 +157,7 @@ async def of_command(
         TaskTooLargeError: Commands and variables exceed a limit.
         ServiceError: An AWS call failed.
     """
+    settings = _without_secrets(settings)
     unique = names.unique(name or name_of(groups), "command")
     if not offline:
         session = await session_for(settings)

@@ -116,7 +116,7 @@ GROUPS = {
         *("vcpu", "memory", "num_gpus", "time_limit", "image", "stock_image_uri"),
         "nodes",
         *("instance_type", "architecture", "packages", "extra_packages", "exclude_packages"),
-        *("sources", "exclude_sources"),
+        *("sources", "exclude_sources", "environment", "secrets"),
     ),
     "Failures and waiting": (
         *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numbers
 import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -168,10 +169,88 @@ def _tags(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+"""Name of an environment variable that every platform and shell accepts."""
+
+_RESERVED = {"FARCALL_": "farcall", "AWS_BATCH": "AWS Batch"}
+"""Prefixes of variables, and who sets them.
+
+https://docs.aws.amazon.com/batch/latest/userguide/job_env_vars.html
+"""
+
+
+def _environment(value: Any) -> dict[str, str | None]:
+    """Convert a list of ``NAME`` and ``NAME=value``, or check a table."""
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        pairs = (each.partition("=") for each in value)
+        value = {name: text if equals else None for name, equals, text in pairs}
+    if not isinstance(value, Mapping):
+        raise ValueError(  # noqa: TRY004  # pydantic collects these
+            'use a table such as {NAME = "value"}, or a list such as ["NAME", "OTHER=value"] '
+            "(JSON in the environment and on the command line)"
+        )
+    for name, text in value.items():
+        check_variable(name)
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"the value of {name} is a {type(text).__name__}; use a string")
+        if text is not None and "\0" in text:
+            raise ValueError(f"the value of {name} contains a null character; remove it")
+    return dict(value)
+
+
+def check_variable(name: object) -> None:
+    """Check the name of a variable of a job.
+
+    Raises:
+        ValueError: A job cannot set it; the message names the reason.
+    """
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        raise ValueError(
+            f"the name {name!r} is not valid for a variable; use letters, digits and _, and no "
+            "digit at the beginning"
+        )
+    for prefix, owner in _RESERVED.items():
+        if name.startswith(prefix):
+            raise ValueError(
+                f"the name {name} is reserved: {owner} sets the variables whose names begin with "
+                f"{prefix}; use another name"
+            )
+
+
+_SECRET_ARN = re.compile(
+    r"arn:aws[a-z-]*:(secretsmanager:[a-z0-9-]+:\d{12}:secret:|ssm:[a-z0-9-]+:\d{12}:parameter/)\S+"
+)
+"""https://docs.aws.amazon.com/batch/latest/APIReference/API_Secret.html"""
+
+_KEY_OF_SECRET = re.compile("[-._a-zA-Z0-9]{1,253}")
+
+
+def check_secret(name: str, place: str, *, is_batch: bool) -> None:
+    """Check the place of a secret on AWS Batch or on Kubernetes.
+
+    Raises:
+        ValueError: The platform does not accept it; the message names the accepted form.
+    """
+    check_variable(name)
+    secret, _, key = place.partition("/")
+    if is_batch and not _SECRET_ARN.fullmatch(place):
+        raise ValueError(
+            f"the place of {name} is {place!r}; on AWS Batch, use the ARN of a secret "
+            "(arn:aws:secretsmanager:REGION:ACCOUNT:secret:NAME) or of a parameter "
+            "(arn:aws:ssm:REGION:ACCOUNT:parameter/NAME)"
+        )
+    if not is_batch and not (_is_name(secret) and _KEY_OF_SECRET.fullmatch(key)):
+        raise ValueError(
+            f"the place of {name} is {place!r}; on Kubernetes, name a Secret in the jobs' "
+            'namespace and one of its keys, for example "db/password"'
+        )
+
+
 DISTRIBUTION = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 """Name of a distribution on the package index."""
 
 Packages = BeforeValidator(_packages)
+Environment = BeforeValidator(_environment)
 Requirements = BeforeValidator(_requirements)
 Sources = BeforeValidator(_sources)
 Number = BeforeValidator(_number)

@@ -55,6 +55,7 @@ from farcall.config.option_values import (
     MAX_TAGS,
     SUBDOMAIN,
     CompleteMount,
+    Environment,
     Gib,
     Mount,
     Number,
@@ -67,11 +68,12 @@ from farcall.config.option_values import (
     Toleration,
     Ttl,
     UpperCase,
+    check_secret,
     has,
 )
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import SettingsError
-from farcall.model.names import BATCH, KUBERNETES, PLATFORMS, BackendName
+from farcall.model.names import BATCH, ENV_EMULATOR_PYTHON, KUBERNETES, PLATFORMS, BackendName
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ _HOME = OptionSource("BatchExecutor", "farcall.toml")
 
 
 class CommandOptions(TypedDict, total=False):
-    """Options as keyword arguments, without image and mounts."""
+    """Options as keyword arguments, without the arguments of commands."""
 
     backend: BackendName
     profile: str
@@ -182,6 +184,7 @@ class CommandOptions(TypedDict, total=False):
     exclude_packages: list[str]
     sources: Literal["auto"] | list[str] | None
     exclude_sources: list[str]
+    environment: Mapping[str, str | None] | list[str]
     prefix: str
     linger_s: float | str | timedelta
     retry_on: Literal["failure", "infrastructure"]
@@ -219,6 +222,7 @@ class Options(CommandOptions, total=False):
 
     image: str
     mounts: list[dict[str, Any]]
+    secrets: dict[str, str]
     shm_size: float | str | None
 
 
@@ -287,6 +291,12 @@ class Settings(BaseModel):
             sent, and functions are pickled together with the objects that they refer to.
         exclude_sources: Patterns of files in these folders that are not sent, in the syntax of
             ``.dockerignore``.
+        environment: Environment variables of the jobs: a table of names and values, or a list of
+            ``NAME`` and ``NAME=value``. A name without a value takes it from your environment when
+            the job is submitted.
+        secrets: Environment variables whose values the platform reads from a store: names, and on
+            AWS Batch the ARN of a secret of Secrets Manager or of an SSM parameter, on Kubernetes
+            ``secret/key``.
         prefix: Key prefix in the bucket.
         linger_s: Seconds to wait for further calls, so that they share one array job.
         retry_on: ``infrastructure`` retries only lost hosts and failed starts, so that the
@@ -383,6 +393,7 @@ class Settings(BaseModel):
     exclude_packages: list[Annotated[str, Field(pattern=DISTRIBUTION)]] = []
     sources: Annotated[Literal["auto"] | list[str] | None, Sources] = "auto"
     exclude_sources: list[str] = []
+    environment: Annotated[dict[str, str | None], Environment] = Field({}, repr=False)
     prefix: str = Field("farcall", pattern=r"^[A-Za-z0-9!_.*'()/-]*$", max_length=512)
     linger_s: Annotated[float, Seconds] = Field(0.1, ge=0, le=60)
     retry_on: Literal["failure", "infrastructure"] = "infrastructure"
@@ -428,6 +439,7 @@ class Settings(BaseModel):
     )  # may hold secrets
     image: str = Field("", pattern=r"^\S*$", max_length=255)
     mounts: Annotated[list[Annotated[Mount, CompleteMount]], _ON_KUBERNETES] = []
+    secrets: dict[str, str] = {}
     shm_size: Annotated[float | None, Gib, _ON_KUBERNETES] = Field(None, gt=0, allow_inf_nan=False)
 
     def __init__(self, **options: Unpack[Options]) -> None:
@@ -515,6 +527,18 @@ class Settings(BaseModel):
             raise ValueError("use a URL with a host and, if it has a port, a port of at least 1")
         return url
 
+    @field_validator("secrets")
+    @classmethod
+    def _check_secrets(cls, secrets: dict[str, str], field: ValidationInfo) -> dict[str, str]:
+        for name, place in secrets.items():
+            check_secret(name, place, is_batch=field.data.get("backend") != KUBERNETES)
+            if name in field.data.get("environment", {}):
+                raise ValueError(
+                    f"the variable {name} is also in environment; remove it from one of the two "
+                    "options"
+                )
+        return secrets
+
     @field_validator("s3_bucket_name")
     @classmethod
     def _spell_access_point(cls, name: str) -> str:
@@ -542,6 +566,11 @@ class Settings(BaseModel):
         """Image that contains only Python, in this process's minor version."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return self.stock_image_uri or f"{_STOCK_IMAGE}:{version}-slim-trixie"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of ``environment`` that have a value; see `with_environment`."""
+        return {name: value for name, value in self.environment.items() if value is not None}
 
     @property
     def attempts(self) -> int:
@@ -596,6 +625,26 @@ class Settings(BaseModel):
     def with_packages(self, requirements: Iterable[str]) -> Settings:
         """Return settings with more ``extra_packages``, without reading sources again."""
         return self.with_options(extra_packages=[*self.extra_packages, *requirements])
+
+    def with_environment(self) -> Settings:
+        """Return settings in which each variable of ``environment`` has a value.
+
+        Raises:
+            SettingsError: A variable is not set in this process.
+        """
+        missing = [name for name, value in self.environment.items() if value is None]
+        if not missing:
+            return self
+        for name in missing:
+            if name not in os.environ:
+                raise SettingsError(
+                    f"environment has {name!r} without a value, but the variable {name} is not "
+                    f"set here. Set it (export {name}=...), or give it a value: "
+                    f'environment = {{{name} = "value"}}',
+                    option="environment",
+                )
+        taken = {name: os.environ[name] for name in missing}
+        return self.with_options(environment={**self.environment, **taken})
 
     def with_options(self, **options: Any) -> Settings:
         """Return settings with other options, whose values are already validated."""
@@ -762,12 +811,16 @@ def _allowed(option: str, problem: ErrorDetails) -> str:
     return text[0].lower() + text[1:]
 
 
-_SECRET = ("job_definition_extra", "pod_overlay")
+_SECRET = ("environment", "job_definition_extra", "pod_overlay")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
-_NO_OPTIONS = {CONFIG_VARIABLE, ENV_RUN, *JOB_ENVIRONMENT, *PLATFORM_ENVIRONMENT} - {
-    f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields
-}
+_NO_OPTIONS = {
+    CONFIG_VARIABLE,
+    ENV_EMULATOR_PYTHON,
+    ENV_RUN,
+    *JOB_ENVIRONMENT,
+    *PLATFORM_ENVIRONMENT,
+} - {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
 """farcall's own variables; a job's region and workflow are also options for its submissions."""
 
 _OBJECT_NAME = "use an object's name (up to 253 lower-case letters, digits, - and .)"

@@ -89,7 +89,7 @@ _MOST_REMEMBERED = 20_000
 _REASON = "cancelled through Covalent"
 
 _INSTALLER = re.compile(r'"(PIP|UV)_')
-"""Variables in a job definition that configure pip or uv, such as an index."""
+"""Variables of a job that configure pip or uv, such as an index."""
 
 _PLANNED = "planned:"
 """Prefix of a stored handle without a job ID; bundle and task index follow."""
@@ -300,7 +300,8 @@ async def _travelling(settings: Settings, group: TaskGroup) -> tuple[Settings, T
     If the job's variables configure the installer, the packages are installed in the job.
     """
     requirements = group.requirements
-    if not requirements or _INSTALLER.search(json.dumps(settings.job_definition_extra)):
+    variables = json.dumps([settings.job_definition_extra, settings.environment])
+    if not requirements or _INSTALLER.search(variables):
         return settings, group
     session = await session_for(settings)
     with session.at_work():

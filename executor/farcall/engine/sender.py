@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from farcall.aws import error_translation
@@ -449,7 +450,18 @@ def command_of(settings: Settings, groups: Sequence[Nodes], name: str, run: str)
         run: Name of the client's run, as `Session.run`.
     """
     environment = {ENV_RUN: run, **Workflow(settings.workflow_name).environment()}
-    return JobSpec(name, 1, environment, settings, tuple(groups))
+    settings = settings.with_environment()
+    merged = tuple(_with_variables(group, settings) for group in groups)
+    settings = settings.with_options(environment={}, secrets={})
+    return JobSpec(name, 1, environment, settings, merged)
+
+
+def _with_variables(group: Nodes, settings: Settings) -> Nodes:
+    """Return a group with the options' variables that it does not set itself."""
+    own = {*group.env, *group.secrets}
+    env = {name: value for name, value in settings.variables.items() if name not in own}
+    secrets = {name: place for name, place in settings.secrets.items() if name not in own}
+    return replace(group, env={**env, **group.env}, secrets={**secrets, **group.secrets})
 
 
 class Launcher:

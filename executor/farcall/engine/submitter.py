@@ -24,7 +24,7 @@ from farcall.payload.pickling import Origin, Packed
 from farcall.payload.shared import Piece
 from farcall.storage.packages import confirm as confirm_packages
 from farcall.storage.store import Store
-from farcall_runtime.contract import ENV_LOG_LEVEL, LOG_LEVEL, PACKAGES, Location
+from farcall_runtime.contract import ENV_LOG_LEVEL, ENV_THREADS, LOG_LEVEL, PACKAGES, Location
 
 _log = logging.getLogger("farcall")
 
@@ -418,9 +418,14 @@ def job_of(
         access: Provides the location of the bucket.
         size: Number of tasks.
         runtime: Archive that the containers download first; None if their image has it.
+
+    Raises:
+        SettingsError: A variable of ``environment`` is not set in this process.
     """
     url, region = access.place(bundle.where.bucket)
     environment = bundle.environment(url=url, region=region)
+    settings = settings.with_environment()
+    environment[ENV_THREADS] = str(max(1, int(settings.vcpu)))
     if settings.log_level != LOG_LEVEL:
         environment[ENV_LOG_LEVEL] = settings.log_level
     return JobSpec(bundle.where.bundle, size, environment, settings, runtime=runtime)

@@ -27,6 +27,9 @@ def unique(name: str, otherwise: str = "task") -> str:
 
 
 BackendName: TypeAlias = Literal["batch", "kubernetes"]
+ENV_EMULATOR_PYTHON = "FARCALL_EMULATOR_PYTHON"
+"""Interpreter of a local AWS emulator whose jobs are processes; set for its clients."""
+
 BATCH: BackendName = "batch"
 KUBERNETES: BackendName = "kubernetes"
 

@@ -97,7 +97,7 @@ class CallTexts:
         joined = ""
         for name, value in _named(names, args, {**self._fixed, **kwargs}):
             text = f"{name}=" if name else ""
-            text += _HIDDEN if _is_secret(name) else _text(value, room)
+            text += _HIDDEN if is_secret(name) else _text(value, room)
             joined = f"{joined}, {text}" if joined else text
             if len(joined) > room:
                 return _cut(joined, room)
@@ -159,7 +159,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 @functools.lru_cache(1024)
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
     """Return whether a parameter name suggests a secret."""
     if _SECRETS.search(name):
         return True
@@ -210,7 +210,7 @@ def _container(value: Any, room: int, depth: int) -> str:
 
 def _item(item: tuple[Any, Any], room: int, depth: int) -> str:
     key, value = item
-    is_hidden = type(key) is str and _is_secret(key[:LONGEST])
+    is_hidden = type(key) is str and is_secret(key[:LONGEST])
     return f"{_text(key, room, depth)}: {_HIDDEN if is_hidden else _text(value, room, depth)}"
 
 

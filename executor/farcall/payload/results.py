@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
+import sys
 from asyncio import CancelledError
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from farcall.model import errors, exit_codes, failure_reasons, output, terminal
 from farcall.model.failure_reasons import About, FailureReason
+from farcall.model.names import ENV_EMULATOR_PYTHON
 from farcall.model.output import Bytes
 
 # --- Hints for errors that a function raised because it ran in a job ---------------------------
@@ -48,6 +52,11 @@ _IS_TOO_OLD = (
     "Linux, or name an older version of the package"
 )
 _IS_NOT_SENT = "The job has no file {0}"
+_IS_LACKING_HERE = (
+    "The local AWS emulator runs jobs with its own Python, {1}, which has no {0}; yours is {2}. "
+    "Start the emulator from the environment of your project (python -m farcall local), or set "
+    'packages to "auto", which sends what your code imports'
+)
 _HINTS = (
     (
         "AttributeError",
@@ -79,13 +88,22 @@ def hint(kind: str, message: str) -> str:
         meant = re.fullmatch(text, message)
         if meant is None or not re.fullmatch(kinds, kind.rpartition(".")[2]):
             continue
-        if remedy is _IS_LACKING and (why := why_module_is_missing(meant[1])):
-            return f"The job has no module {meant[1]}: {why}. See docs/sources.md"
+        if remedy is _IS_LACKING:
+            return _missing_module(*meant.groups())
         if remedy is _IS_NOT_SENT:
             why = why_missing(meant[1])
             return f"The job has no file {meant[1]}: {why}. See docs/sources.md" if why else ""
         return remedy.format(*meant.groups())
     return ""
+
+
+def _missing_module(module: str, package: str) -> str:
+    if why := why_module_is_missing(module):
+        return f"The job has no module {module}: {why}. See docs/sources.md"
+    emulator = os.environ.get(ENV_EMULATOR_PYTHON, sys.executable)
+    if Path(emulator).parent != Path(sys.executable).parent:
+        return _IS_LACKING_HERE.format(package, emulator, sys.executable)
+    return _IS_LACKING.format(module, package)
 
 
 R = TypeVar("R")

@@ -206,6 +206,8 @@ class Execution:
             user=container.get("user", ""),
             role_arn=container.get("jobRoleArn"),
             mounts=host_config.folders(container),
+            memory_mib=self._job.container.resources.memory_mib,
+            gpus=self._job.container.resources.gpus,
             host=functools.partial(
                 host_config.host_config, container, self._job.container.resources
             ),
@@ -242,6 +244,7 @@ class Execution:
 
     def _open_resources(self) -> LogStream | None:
         container = self._job.container.properties
+        host_config.refuse_secrets(container)
         for role in (container.get("executionRoleArn"), container.get("jobRoleArn")):
             if role and not self._world.assumable(role):
                 raise StartError(

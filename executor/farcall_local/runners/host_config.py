@@ -50,12 +50,22 @@ def host_config(container: dict[str, Any], resources: Resources, cpus: int) -> d
     }
     if resources.gpus:
         config["DeviceRequests"] = [{"Count": resources.gpus, "Capabilities": [["gpu"]]}]
-    if container.get("secrets"):
-        raise StartError(
-            "ResourceInitializationError: unable to pull secrets: the local AWS emulator has no "
-            "Secrets Manager and no Parameter Store for jobs"
-        )
     return config
+
+
+def refuse_secrets(container: dict[str, Any]) -> None:
+    """Reject a container with secrets.
+
+    Raises:
+        StartError: The definition names secrets.
+    """
+    names = ", ".join(each["name"] for each in container.get("secrets") or ())
+    if names:
+        raise StartError(
+            f"ResourceInitializationError: unable to pull secrets ({names}): the local AWS "
+            "emulator has no Secrets Manager and no Parameter Store. Use the option environment "
+            "here"
+        )
 
 
 def folders(container: dict[str, Any]) -> dict[str, str]:

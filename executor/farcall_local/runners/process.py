@@ -2,7 +2,8 @@
 
 A process imitates a container as far as possible: its environment contains nothing of the user's,
 it has its own empty working directory and no standard input, and all its processes end with it.
-Not imitated are the image, the memory limit, the file system, and PID 1 (which ignores SIGTERM
+With `farcall_local.runners.strict`, it also has a memory limit and does not see the caller's
+folders. Not imitated are the image, the rest of the file system, and PID 1 (which ignores SIGTERM
 unless it handles it). If a job has its own command, a program that moves to another session
 outlives the job, and continues if the server is killed with SIGKILL. Without ``/proc``, processes
 outside the first process group are not found.
@@ -26,7 +27,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from farcall_local import names
 from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, Exit, Running, StartError
 from farcall_local.runners.stock_python import StockPythons, minor_of
+from farcall_local.runners.strict import OUT_OF_MEMORY, VARIABLES, MemoryLimit, Strictness
 from farcall_runtime.contract import ENV_PROJECTS, module_arguments
 
 READ_BYTES = 64 * 1024
@@ -80,6 +82,7 @@ class ProcessRunner:
         endpoint_url: URL of the local AWS emulator, each job's ``AWS_ENDPOINT_URL``.
         credentials: Creates a job's keys for its environment.
         idle: Keeps the fork server when the runner is closed; None to stop it.
+        strict: Rules of strict jobs; None for jobs that see this machine.
     """
 
     def __init__(
@@ -87,7 +90,9 @@ class ProcessRunner:
         endpoint_url: str,
         credentials: RoleCredentials,
         idle: IdleForkServer | None = None,
+        strict: Strictness | None = None,
     ) -> None:
+        self._strict = strict
         self._credentials = credentials
         self._environment = {
             "PATH": os.pathsep.join(
@@ -95,6 +100,7 @@ class ProcessRunner:
             ),
             "HOME": os.environ.get("HOME", "/"),
             "LANG": os.environ.get("LANG", "C.UTF-8"),
+            **(VARIABLES if strict else {}),
             **_runtime_path(),
         }
         self._endpoint = {
@@ -119,7 +125,9 @@ class ProcessRunner:
         """Start the command, or farcall's runtime if there is none."""
         minor = minor_of(spec.image)
         words = (*spec.entrypoint, *spec.command)
-        can_fork = sys.platform == "linux" and not words
+        can_fork = sys.platform == "linux" and not words and not self._strict
+        if self._strict:
+            self._strict.check(spec)
         command: tuple[str, ...] = words or self._command
         process: _Spawned | _Forked
         with contextlib.ExitStack() as undoing:
@@ -134,28 +142,20 @@ class ProcessRunner:
                     os.mkdir(projects, 0o700)  # noqa: PTH102
                     undoing.callback(shutil.rmtree, projects, ignore_errors=True)
                 variables = _variables(spec)
-                ended: Callable[[], None] = _do_nothing
-                if minor is None:
-                    environment = {**self._environment, **self._aws(spec)}
-                else:
-                    stock = self._stock.environment(spec, minor)
-                    ended = functools.partial(self._stock.revoke, stock)
-                    undoing.callback(ended)
-                    bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
-                    endpoint = self._endpoint if spec.in_aws else {}
-                    environment = {**bare, **endpoint, **stock}
+                environment, ended = self._variables(spec, minor)
+                undoing.callback(ended)
                 # A job that is killed cannot remove its temporary files itself.
                 own = {"TMPDIR": directory, ENV_PROJECTS: projects}
                 environment = {**environment, **own, **variables}
+                if self._strict:
+                    environment["HOME"] = _home(variables, directory)
+                    needed = (directory, projects, *self._needed(spec))
+                    command = self._strict.command(command, environment["PATH"], needed)
                 reader, writer = os.pipe()
                 undoing.callback(os.close, reader)
                 try:
                     if can_fork and not any(name.startswith(_EARLY) for name in spec.environment):
-                        if self._forks is None or self._forks.is_gone:
-                            self._forks = (self._idle and self._idle.take()) or _ForkServer(
-                                self._command[0], self._environment
-                            )
-                        process = await self._forks.start(environment, directory, writer)
+                        process = await self._fork_server().start(environment, directory, writer)
                     else:
                         process = _Spawned(command, environment, directory, writer)
                 finally:
@@ -163,7 +163,32 @@ class ProcessRunner:
             except (OSError, ValueError) as error:
                 raise StartError(_cannot_start(command[0], error)) from error
             undoing.pop_all()
-        return _Attempt(process, reader, (projects, directory), spec.output, ended)
+        limit = None
+        if self._strict and spec.memory_mib and isinstance(process, _Spawned):
+            limit = MemoryLimit(process.pid, spec.memory_mib, process.kill)
+        return _Attempt(process, reader, (projects, directory), spec.output, ended, limit)
+
+    def _fork_server(self) -> _ForkServer:
+        if self._forks is None or self._forks.is_gone:
+            kept = self._idle and self._idle.take()
+            self._forks = kept or _ForkServer(self._command[0], self._environment)
+        return self._forks
+
+    def _variables(
+        self, spec: AttemptSpec, minor: str | None
+    ) -> tuple[dict[str, str], Callable[[], None]]:
+        """Return the variables of a job's image and AWS, and what to call at the job's end."""
+        if minor is None:
+            return {**self._environment, **self._aws(spec)}, _do_nothing
+        stock = self._stock.environment(spec, minor)
+        bare = {k: v for k, v in self._environment.items() if k != "PYTHONPATH"}
+        endpoint = self._endpoint if spec.in_aws else {}
+        return {**bare, **endpoint, **stock}, functools.partial(self._stock.revoke, stock)
+
+    def _needed(self, spec: AttemptSpec) -> list[str]:
+        """Return the folders that a strict job sees, in addition to its own."""
+        roots = self._environment.get("PYTHONPATH", "").split(os.pathsep)
+        return [*filter(None, roots), *self._stock.folders(), *spec.mounts.values()]
 
     def _aws(self, spec: AttemptSpec) -> dict[str, str]:
         """Return the variables with a job's AWS endpoint and keys."""
@@ -207,6 +232,12 @@ def _variables(spec: AttemptSpec) -> dict[str, str]:
     return {name: spec.mounts.get(value) or value for name, value in spec.environment.items()}
 
 
+def _home(variables: Mapping[str, str], directory: str) -> str:
+    """Return a strict job's HOME; the folder of its own stands for a container's /tmp."""
+    home = variables.get("HOME", "/tmp")  # noqa: S108
+    return directory if home == "/tmp" else home  # noqa: S108
+
+
 class _Spawned:
     """Process that was started with a command.
 
@@ -229,6 +260,11 @@ class _Spawned:
             env=environment,
             start_new_session=True,
         )
+
+    @property
+    def pid(self) -> int:
+        """ID of the process, and of its session."""
+        return self._process.pid
 
     async def wait(self) -> int:
         try:
@@ -461,8 +497,10 @@ class _Attempt:
         folders: tuple[str, ...],
         output: Callable[[bytes], None],
         ended: Callable[[], None],
+        limit: MemoryLimit | None = None,
     ) -> None:
         self._ended = ended
+        self._limit = limit
         self._process = process
         self._reader = reader
         self._folders = folders
@@ -475,6 +513,8 @@ class _Attempt:
             code = await self._process.wait()
         finally:
             self._ended()
+            if self._limit:
+                self._limit.close()
             self._close()
             for folder in self._folders:
                 try:
@@ -485,7 +525,8 @@ class _Attempt:
                     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         if code is None:
             return Exit(None, _FORK_SERVER_GONE)
-        return Exit(128 - code if code < 0 else code)
+        reason = OUT_OF_MEMORY if self._limit and self._limit.was_exceeded else None
+        return Exit(128 - code if code < 0 else code, reason)
 
     def terminate(self) -> None:
         self._process.terminate()

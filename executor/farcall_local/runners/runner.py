@@ -30,6 +30,8 @@ class AttemptSpec:
         role_arn: ARN of the job role, None for none.
         in_aws: Whether AWS starts the attempt, and so provides endpoint and credentials.
         mounts: Folders and files of this machine by their paths in the container.
+        memory_mib: Limit of memory in MiB; 0 for none.
+        gpus: Number of GPUs.
         host: Returns a container's HostConfig for docker, given the machine's processors; may
             raise `StartError`.
     """
@@ -47,6 +49,8 @@ class AttemptSpec:
     role_arn: str | None = None
     in_aws: bool = True
     mounts: Mapping[str, str] = field(default_factory=dict)
+    memory_mib: int = 0
+    gpus: int = 0
     host: Callable[[int], dict[str, Any]] = lambda _: {"NetworkMode": "host", "Mounts": []}
 
 

@@ -94,6 +94,10 @@ class StockPythons:
         url = environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
         self._credentials.revoke(url.removeprefix(self._endpoint_url))
 
+    def folders(self) -> list[str]:
+        """Return the folders of the interpreters that exist."""
+        return [self._folder.name] if self._folder is not None else []
+
     def close(self) -> None:
         """Remove the interpreters."""
         if self._folder is not None:

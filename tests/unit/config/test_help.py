@@ -61,7 +61,7 @@ def test_origin_names_the_active_file(place, monkeypatch):
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "options.md"
-OWN_OF_COMMANDS = {"image", "mounts", "shm_size"}
+OWN_OF_COMMANDS = {"image", "mounts", "secrets", "shm_size"}
 """Options that are also the names of a command's own parameters."""
 
 ALL = [name for names in GROUPS.values() for name in names]

@@ -1,5 +1,7 @@
+import json
 import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any, get_type_hints
@@ -175,6 +177,14 @@ def test_argument_replaces_table(monkeypatch):
         ("exclude_sources", "data"),
         ("prefix", "../b"),
         ("prefix", "a\nb"),
+        ("environment", {"1A": "x"}),
+        ("environment", {"FARCALL_X": "x"}),
+        ("environment", ["AWS_BATCH_JOB_ID=x"]),
+        ("environment", {"A": 1}),
+        ("environment", {"A": "\0"}),
+        ("environment", "A=1"),
+        ("secrets", {"A": "db/password"}),
+        ("secrets", {"A-B": "arn:aws:ssm:eu-west-1:111122223333:parameter/a"}),
         ("linger_s", 61),
         ("retry_on", "always"),
         ("stuck_timeout_s", -1),
@@ -209,6 +219,40 @@ def test_wrong_value_error_names_option(option, value):
     assert str(error).startswith((f"{option} is ", f"{option}.a is "))
     assert str(error).endswith(". The value comes from an argument")
     assert not isinstance(error, pydantic.ValidationError)
+
+
+SECRET = "arn:aws:secretsmanager:eu-west-1:111122223333:secret:db-AbCdEf"
+
+
+def test_environment_is_table_or_list(monkeypatch):
+    table = {"A": "1=2\n", "B": None}
+    assert Settings(environment=table).environment == table
+    monkeypatch.setenv("FARCALL_ENVIRONMENT", json.dumps(["A=1=2\n", "B"]))
+    assert Settings().environment == table
+
+
+def test_value_of_environment_error_is_hidden():
+    assert "hunter2" not in str(refused(environment=["1A=hunter2"]))
+    assert "hunter2" not in repr(Settings(environment={"A": "hunter2"}))
+
+
+def test_name_without_value_takes_callers_value(monkeypatch):
+    settings = Settings(environment=["A=1", "THERE"])
+    with pytest.raises(SettingsError, match="environment has 'THERE' without a value"):
+        settings.with_environment()
+    monkeypatch.setenv("THERE", "2")
+    assert settings.with_environment().environment == {"A": "1", "THERE": "2"}
+
+
+def test_secret_has_form_of_platform():
+    assert Settings(secrets={"A": SECRET}).secrets == {"A": SECRET}
+    on_kubernetes = {"backend": "kubernetes", "secrets": {"A": "db/password"}}
+    assert Settings(**on_kubernetes).secrets == {"A": "db/password"}
+    assert 'for example "db/password"' in str(refused(backend="kubernetes", secrets={"A": SECRET}))
+
+
+def test_variable_is_no_secret_too():
+    assert "A is also in environment" in str(refused(environment=["A"], secrets={"A": SECRET}))
 
 
 def test_legal_tags_are_kept():
@@ -368,6 +412,7 @@ def test_type_checkers_know_every_option():
     more |= dict.fromkeys(paths, str | os.PathLike[str])
     # Their items are annotated, or typed dictionaries.
     lists = dict.fromkeys(("tolerations", "mounts"), list[dict[str, Any]])
+    lists["environment"] = Mapping[str, str | None] | list[str]
     lists |= dict.fromkeys(("exclude_packages", "image_pull_secrets"), list[str])
     for name, field in Settings.model_fields.items():
         own = lists.get(name, field.annotation)

@@ -6,12 +6,13 @@ import pytest
 
 from farcall import Nodes, ServiceError, Settings
 from farcall.backends.base import JobSpec
-from farcall.engine.sender import Launcher
+from farcall.engine.sender import Launcher, command_of
 from farcall.model.timing import Timing
 from tests.unit.fakes import Client, ScriptedBatch, broken, no_answer, not_sent, refusal
 
 NAME = "hello-0123456789abcdef"
 ACCEPTED = {"jobId": "job-1"}
+SECRET = "arn:aws:ssm:eu-west-1:111122223333:parameter/a"
 SETTINGS = Settings(queue="queue", vcpu=1)
 JOB = JobSpec(NAME, 1, {}, SETTINGS, (Nodes(1, "alpine", ["true"]),))
 LOOKS = len(Timing().submit_polls_s)
@@ -225,3 +226,14 @@ async def test_late_cancelled_job_is_terminated(made, clock):
     await asyncio.sleep(3600)
     assert list(world.ended()) == ["job-7"]
     assert world.submitted() == [NAME]
+
+
+def test_group_variables_take_precedence():
+    settings = Settings(
+        environment={"A": "1", "B": "1"},
+        secrets={"C": SECRET, "D": SECRET},
+    )
+    group = Nodes(1, "alpine", ["true"], env={"B": "2", "C": "2"}, secrets={"D": "other"})
+    (merged,) = command_of(settings, [group], NAME, "me-1").groups
+    assert merged.env == {"A": "1", "B": "2", "C": "2"}
+    assert merged.secrets == {"D": "other"}

@@ -1,6 +1,7 @@
 """Hints for errors that arise from running in a job."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -93,3 +94,10 @@ def test_outdated_library_hint_names_image():
 def test_missing_file_of_job_gets_no_hint(tmp_path):
     error = FileNotFoundError(2, "No such file or directory", str(tmp_path / "data.csv"))
     assert hint("FileNotFoundError", str(error)) == ""
+
+
+def test_hint_names_python_of_emulator(monkeypatch):
+    monkeypatch.setenv("FARCALL_EMULATOR_PYTHON", "/elsewhere/bin/python")
+    text = hint("ModuleNotFoundError", "No module named 'polars.io'")
+    assert text.startswith("The local AWS emulator runs jobs with its own Python, /elsewhere/bin/")
+    assert f"has no polars; yours is {sys.executable}" in text

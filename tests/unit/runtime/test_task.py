@@ -8,7 +8,7 @@ import time
 import pytest
 
 from farcall_runtime import task
-from farcall_runtime.contract import CallStatus
+from farcall_runtime.contract import ENV_THREADS, THREAD_COUNTS, CallStatus
 
 
 @pytest.fixture
@@ -37,3 +37,20 @@ def test_signal_before_call_stops_it(sigterm, monkeypatch):
     assert called == []
     assert record["status"] == CallStatus.RAISED
     assert "TaskTerminated" in str(record)
+
+
+COUNTS = dict.fromkeys(THREAD_COUNTS, "4")
+
+
+@pytest.mark.parametrize(
+    ("given", "set_"),
+    [
+        ({}, COUNTS),
+        ({"MKL_NUM_THREADS": "1"}, {**COUNTS, "MKL_NUM_THREADS": "1"}),
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "4"}),
+    ],
+)
+def test_thread_counts_are_the_vcpus(given, set_):
+    environment = {ENV_THREADS: "4", **given}
+    task.set_thread_counts(environment)
+    assert environment == {ENV_THREADS: "4", **set_}

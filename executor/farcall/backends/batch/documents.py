@@ -134,6 +134,8 @@ def definition(
                 "awslogs-region": region,
             },
         }
+    if job.settings.secrets:
+        common["secrets"] = nodes.secrets(job.settings.secrets)
     is_own = _is_own(job)
     started = _bootstrapped(job.runtime) if job.runtime else {}
     containers = [{"image": image, **common, **started}]
@@ -218,10 +220,25 @@ def job_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
     if settings.priority is not None:
         request["schedulingPriorityOverride"] = settings.priority
     remedy = OWN_REMEDY if job.groups else _REMEDY
+    _check_environment(job, overrides)
     for each in overrides:
         check_size("the container overrides", each, OVERRIDE_CHARACTERS, remedy)
     check_size("the SubmitJob request", request, REQUEST_BYTES, remedy)
     return request
+
+
+def _check_environment(job: JobSpec, overrides: Sequence[Mapping[str, Any]]) -> None:
+    variables = job.settings.variables
+    if not variables:
+        return
+    size = len(json.dumps(_container((), variables)["environment"]))
+    room = OVERRIDE_CHARACTERS - max(len(json.dumps(each)) for each in overrides) + size
+    if size > room:
+        raise SettingsError(
+            f"environment has {size} characters as JSON, but a job's overrides have room for "
+            f"{max(0, room)} on AWS Batch. Pass long values as arguments, or through S3.",
+            option="environment",
+        )
 
 
 def _is_own(job: JobSpec) -> bool:
@@ -238,7 +255,7 @@ def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
     if not job.groups:
         return [
             {
-                **_container((), own),
+                **_container((), {**job.settings.variables, **own}),
                 "resourceRequirements": resource_requirements(job.settings),
             }
         ]

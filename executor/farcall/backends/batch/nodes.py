@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -67,7 +67,9 @@ def check(job: JobSpec) -> None:
     for place, group in enumerate(job.groups):
         with naming(job, place):
             _check_group(group)
-            _check_roles(group, job.settings)
+            _check_roles(job.settings, group.mounts, group.secrets)
+    if not job.groups:
+        _check_roles(job.settings, (), job.settings.secrets)
     if job.nodes > MOST_NODES:
         raise SettingsError(
             f"the job has {job.nodes} nodes, but Batch supports at most {MOST_NODES}. Request "
@@ -94,13 +96,16 @@ def container(group: Nodes) -> dict[str, Any]:
             {"name": limit.name, "softLimit": limit.soft, "hardLimit": limit.hard}
             for limit in group.ulimits
         ],
-        "secrets": [
-            {"name": name, "valueFrom": group.secrets[name]} for name in sorted(group.secrets)
-        ],
+        "secrets": secrets(group.secrets),
         "privileged": group.privileged,
         "user": group.user,
     }
     return {key: value for key, value in found.items() if value}
+
+
+def secrets(places: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the secrets of a container, sorted by name."""
+    return [{"name": name, "valueFrom": places[name]} for name in sorted(places)]
 
 
 def properties(job: JobSpec, containers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -148,13 +153,13 @@ def _check_group(group: Nodes) -> None:
     check_each(_check_ulimit, group.ulimits)
 
 
-def _check_roles(group: Nodes, settings: Settings) -> None:
+def _check_roles(settings: Settings, mounts: Sequence[Mount], secrets: Mapping[str, str]) -> None:
     """Reject features that need a role on Batch, if the options do not name one."""
     extra = settings.job_definition_extra.get("containerProperties", {})
-    points = [mount.access_point for mount in group.mounts if isinstance(mount, EfsMount)]
+    points = [mount.access_point for mount in mounts if isinstance(mount, EfsMount)]
     for option, found, role, name in (
         ("mounts", "".join(points[:1]), "jobRoleArn", "batch_job_role_name"),
-        ("secrets", "".join(list(group.secrets)[:1]), "executionRoleArn", _EXECUTION_ROLE),
+        ("secrets", "".join(list(secrets)[:1]), "executionRoleArn", _EXECUTION_ROLE),
     ):
         if found and not (getattr(settings, name) or extra.get(role)):
             raise SettingsError(

@@ -8,6 +8,7 @@ Sources:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from farcall.backends.batch.documents import (
     check_size,
     named,
 )
+from farcall.config.option_values import check_variable
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import SettingsError
 from farcall.model.jobs import JobDetail
@@ -80,11 +82,23 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
         "priority": submitted.get("schedulingPriorityOverride"),
         "share_identifier": submitted.get("shareIdentifier", ""),
         "job_definition_extra": {"platformCapabilities": platforms} if platforms else {},
+        "environment": _variables(detail),
+        "secrets": {},  # of the definition
         **image_of(detail),
     }
     if container:
         found["batch_job_role_name"] = container.get("jobRoleArn", "")
         found["batch_execution_role_name"] = container.get("executionRoleArn", "")
+    return found
+
+
+def _variables(detail: JobDetail) -> dict[str, str]:
+    """Return a job's variables without those of farcall and Batch."""
+    found = {}
+    for name, value in detail.environment.items():
+        with contextlib.suppress(ValueError):
+            check_variable(name)
+            found[name] = value
     return found
 
 

@@ -350,6 +350,7 @@ _RETRIED = (
     *("retry_attempts", "retry_on", "service_account", "queue"),
     *("scheduler", "priority_class", "image_pull_secrets", "node_selector", "tolerations"),
     *("mounts", "shm_size", "s3_secret", "max_parallel", "ttl", "pod_overlay", "tags"),
+    *("environment", "secrets"),
 )
 """Options, other than the image, that a retry must reproduce."""
 
@@ -556,12 +557,17 @@ def _variables(spec: JobSpec, given: Iterable[Mapping[str, Any]]) -> list[dict[s
             own[contract.ENV_CANCELLABLE] = "1"
     injected.append(_annotated(contract.ENV_FAILED_ATTEMPTS, FAILURES))
     injected.append(_annotated(contract.ENV_IGNORED_ATTEMPTS, IGNORED_FAILURES))
+    named = {each["name"]: dict(each) for each in (*given, *_of_options(settings))}
     taken = {each["name"] for each in injected} | own.keys()
     return [
         *injected,
-        *(dict(each) for each in given if each["name"] not in taken),
+        *(each for name, each in named.items() if name not in taken),
         *variables(own),
     ]
+
+
+def _of_options(settings: Settings) -> list[dict[str, Any]]:
+    return [*variables(settings.variables), *map(_secret, sorted(settings.secrets.items()))]
 
 
 def _annotated(name: str, annotation: str) -> dict[str, Any]:

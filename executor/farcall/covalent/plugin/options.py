@@ -127,7 +127,8 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent h
         section = {name: value for name, value in section.items() if name in known}
         super().__init__(**logs)
         try:
-            settings = _resolve(section, given)
+            # The server, which submits the job, has another environment.
+            settings = _resolve(section, given).with_environment()
             _refuse_foreign_image(settings)
             _refuse_nodes(settings)
         except SettingsError as error:

@@ -52,7 +52,8 @@ def made(
     )
 
 
-def request(*, environment=None, size=1, name="simulate-1", groups=(), **options):
+def request(*, environment=None, size=1, name="simulate-1", groups=(), variables=None, **options):
+    options["environment"] = variables or {}
     environment = environment or {"B": "2", "A": "1"}
     job = JobSpec(name, size, environment, Settings(**options), groups)
     return job_request(job, "arn:aws:batch:us-east-1:1:job-definition/farcall-0:1")
@@ -90,6 +91,28 @@ def test_definition_name_is_stable_across_processes():
     path = {"PYTHONPATH": ":".join(p for p in sys.path if p), "PYTHONHASHSEED": "77"}
     name = subprocess.run(run, capture_output=True, check=True, text=True, env=path).stdout.strip()
     assert name == made(image="i", region="r").name
+
+
+def test_variables_are_overridden():
+    found = request(environment={"FARCALL_DIGEST": "d"}, variables={"B": "2"})
+    assert found["containerOverrides"]["environment"] == [
+        {"name": "B", "value": "2"},
+        {"name": "FARCALL_DIGEST", "value": "d"},
+    ]
+
+
+def test_long_variablesis_rejected():
+    with pytest.raises(SettingsError, match="environment has 9031 characters") as caught:
+        request(variables={"LONG": "x" * 9000})
+    assert caught.value.option == "environment"
+
+
+def test_secrets_are_in_definition():
+    place = "arn:aws:ssm:eu-west-1:111122223333:parameter/a"
+    with pytest.raises(SettingsError, match="Set batch_execution_role_name"):
+        made(secrets={"A": place})
+    found = container(secrets={"A": place}, batch_execution_role_name="role")
+    assert found["secrets"] == [{"name": "A", "valueFrom": place}]
 
 
 def test_definition_name_is_legal():

@@ -71,6 +71,8 @@ def test_batch_options_are_restored():
         "priority": 7,
         "share_identifier": "blue",
         "job_definition_extra": {},
+        "environment": {"A": "1"},
+        "secrets": {},
         "image": "alpine",
         "batch_job_role_name": container["jobRoleArn"],
         "batch_execution_role_name": container["executionRoleArn"],

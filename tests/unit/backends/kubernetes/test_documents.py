@@ -122,6 +122,13 @@ def test_map_is_one_indexed_job():
     assert (options["image"], options["vcpu"], options["time_limit"]) == (TASK, 2, 300)
 
 
+def test_options_set_variables_and_secrets():
+    found = container(environment={"A": "$(B)"}, secrets={"PASSWORD": "db/password"})["env"]
+    assert {"name": "A", "value": "$$(B)"} in found
+    reference = {"secretKeyRef": {"name": "db", "key": "password"}}
+    assert {"name": "PASSWORD", "valueFrom": reference} in found
+
+
 def test_illegal_name_is_kept_in_annotation():
     document = made(name="My_Simulation-0A1B")
     name = document["metadata"]["name"]
