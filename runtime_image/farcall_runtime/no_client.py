@@ -7,12 +7,20 @@ can be instantiated and named there, and any other use of them raises an error.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
+
+_COVALENT = "covalent"
+_DEPTH_OF_REAL = 2
+"""Dots in the names of modules that have no stand-in, such as ``covalent._workflow.electron``."""
 
 _DECORATORS = ("electron", "lattice")
 _SUBMODULES = ("executor", "triggers", "fs", "fs_strategies")
@@ -27,6 +35,35 @@ def find_spec(name: str, _path: object = None, _target: object = None) -> Module
     return ModuleSpec(name, _Loader(), is_package=not rest)
 
 
+class CovalentFinder:
+    """Import hook that finds the stand-in even if the image has Covalent.
+
+    Importing Covalent takes longer than many electrons. It is imported when code uses it.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Find ``covalent``, or a module that only the installed package has."""
+        if name.partition(".")[0] != _COVALENT:
+            return None
+        if name.count(".") < _DEPTH_OF_REAL:
+            return find_spec(name, path, target)
+        _import_real(_COVALENT)
+        return importlib.util.find_spec(name) if CovalentFinder not in sys.meta_path else None
+
+
+def _import_real(top: str) -> ModuleType | None:
+    """Import an installed client in place of its stand-in; return None if there is none."""
+    with contextlib.suppress(ValueError):
+        sys.meta_path.remove(CovalentFinder)
+    if importlib.machinery.PathFinder.find_spec(top) is None:
+        return None
+    for name in [each for each in sys.modules if each.partition(".")[0] == top]:
+        if isinstance(sys.modules[name], _StandIn):
+            del sys.modules[name]
+    return importlib.import_module(top)
+
+
 class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -36,12 +73,12 @@ class _StandIn(ModuleType):
         return value
 
     def _attribute(self, top: str, name: str) -> Any:
-        if top == "covalent" and name in _DECORATORS:
+        if top == _COVALENT and name in _DECORATORS:
             return _undecorated
-        if top == "covalent" and name in _SUBMODULES:
+        if top == _COVALENT and name in _SUBMODULES:
             return _StandIn(f"{top}.{name}")
         if name[0].islower():
-            return lambda *_args, **_options: _refuse(f"{top}.{name}", top)
+            return functools.partial(_use, self.__name__, name)
         base: type = Exception if name.endswith("Error") else _Client
         return type(name, (base,), {"__module__": top})
 
@@ -52,6 +89,14 @@ class _Loader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: attributes are created on access."""
+
+
+def _use(module: str, name: str, *args: Any, **options: Any) -> Any:
+    """Call a function of the client, if it is installed."""
+    top = module.partition(".")[0]
+    if _import_real(top) is None:
+        _refuse(f"{module}.{name}", top)
+    return getattr(importlib.import_module(module), name)(*args, **options)
 
 
 def _undecorated(function: Callable[..., Any] | None = None, **_options: object) -> Any:

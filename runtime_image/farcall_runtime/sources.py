@@ -199,6 +199,10 @@ def enter(archive: Buffer, plan: Mapping[str, Any]) -> None:
     _roots.update(plan.get("roots", {}))
     sys.path[:0] = [in_project(place) for place in plan["path"]]
     sys.meta_path.append(_ClientFinder)
+    if _roots:  # an electron
+        from farcall_runtime.no_client import CovalentFinder
+
+        sys.meta_path.insert(0, CovalentFinder)
     _forget(plan["names"])
     importlib.invalidate_caches()
     if plan["cwd"] is not None:
