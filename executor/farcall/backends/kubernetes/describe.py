@@ -148,7 +148,7 @@ def read(document: Mapping[str, Any]) -> Pod:
     disrupted = _true(conditions.get("DisruptionTarget"))
     scheduled = conditions.get("PodScheduled") or {}
     index = _number(marks.get(INDEX_LABEL, labels.get(INDEX_LABEL)))
-    state = _state(status)
+    state = _state(document.get("spec") or {}, status)
     ended = state.get("terminated") or {}
     begun = state.get("running") or ended
     phase = str(status.get("phase") or "Pending")
@@ -207,17 +207,40 @@ def _reason(
     return ""
 
 
-def _state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of the task's container, or of a blocking init container."""
+def _state(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the task's container, or of an init container that blocks it."""
+    statuses = status.get("containerStatuses") or ()
+    own = next((_of_container(each) for each in statuses if each.get("name") == CONTAINER), {})
+    if own and not _is_initializing(own):
+        return own
+    sidecars = {
+        each.get("name")
+        for each in spec.get("initContainers") or ()
+        if each.get("restartPolicy") == "Always"
+    }
     for each in status.get("initContainerStatuses") or ():
-        state: Mapping[str, Any] = each.get("state") or {}
-        failed = (state.get("terminated") or {}).get("exitCode")
-        waits = (state.get("waiting") or {}).get("reason") not in (None, "PodInitializing")
-        if failed or waits:
+        state = _of_container(each)
+        # A native sidecar stops after the task's container, with an exit code of its own.
+        has_failed = each.get("name") not in sidecars and _failed_code(state)
+        if has_failed or ("waiting" in state and not _is_initializing(state)):
             return state
-    found = status.get("containerStatuses") or ()
-    own: Mapping[str, Any] = next((each for each in found if each.get("name") == CONTAINER), {})
-    return own.get("state") or {}
+    return own
+
+
+def _of_container(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = status.get("state") or {}
+    return state
+
+
+def _is_initializing(state: Mapping[str, Any]) -> bool:
+    """Return whether a container waits for init containers."""
+    waiting = state.get("waiting")
+    return waiting is not None and waiting.get("reason") in (None, "PodInitializing")
+
+
+def _failed_code(state: Mapping[str, Any]) -> int:
+    """Return the exit code of a failed container; otherwise 0."""
+    return (state.get("terminated") or {}).get("exitCode") or 0
 
 
 def _container_reason(state: Mapping[str, Any]) -> str:

@@ -157,6 +157,19 @@ def test_sidecar_container_is_ignored():
     assert (found.exit_code, found.container_reason) == (0, "")
 
 
+def test_native_sidecar_is_ignored():
+    """A native sidecar stops last, and its exit code is not the task's."""
+    spec = {"initContainers": [{"name": "mesh", "restartPolicy": "Always"}]}
+    sidecar = {"name": "mesh", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}}
+    killed = {"exitCode": 137, "reason": "OOMKilled"}
+    status = {"phase": "Failed", "initContainerStatuses": [sidecar]}
+    status["containerStatuses"] = [{"name": "task", "state": {"terminated": killed}}]
+    found = read({"spec": spec, "status": status})
+    assert (found.exit_code, found.container_reason) == (137, "OOMKilled")
+    status["containerStatuses"][0]["state"] = {"waiting": {"reason": "PodInitializing"}}
+    assert read({"spec": spec, "status": status}).exit_code is None
+
+
 def test_invalid_annotations_are_ignored():
     marks = {"batch.kubernetes.io/job-completion-index": "seven"}
     found = read({"metadata": {"annotations": marks, "creationTimestamp": "yesterday"}})
