@@ -271,6 +271,17 @@ _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _FAILURES = ("Failed", "FailureTarget")
 _SUCCESSES = ("Complete", "SuccessCriteriaMet")
 _WAITING_KINDS = ("Workload", "PodGroup")
+_QUEUE_CONDITIONS = (
+    *(("QuotaReserved", "False"), ("Evicted", "True"), ("Preempted", "True")),
+    ("Admitted", "False"),  # without a reason of its own if no quota is reserved
+    ("Unschedulable", "True"),
+)
+"""Conditions of a Workload or PodGroup that explain a wait: causes before consequences.
+
+https://kueue.sigs.k8s.io/docs/concepts/workload/
+"""
+
+_DEACTIVATED = "Deactivated"
 _START_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 
 
@@ -688,15 +699,14 @@ def _attempts_of_job(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ..
 
 def _queue_words(events: Iterable[Mapping[str, Any]]) -> str:
     """Return the reason of Kueue's Workload or Volcano's PodGroup for a job's wait."""
-    for each in events:
-        if each.get("kind") in _WAITING_KINDS:
-            conditions = (each.get("status") or {}).get("conditions") or ()
-            for condition in reversed(conditions):
-                is_false = condition.get("status") == "False"
-                is_kueues = condition.get("type") in ("QuotaReserved", "Admitted") and is_false
-                if is_kueues or condition.get("type") == "Unschedulable":
-                    return words(condition.get("reason"), condition.get("message"))
-    return ""
+    found = next((each for each in events if each.get("kind") in _WAITING_KINDS), {})
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    by_kind = {(each.get("type"), each.get("status")): each for each in conditions}
+    wanted = [by_kind[kind] for kind in _QUEUE_CONDITIONS if kind in by_kind]
+    if (found.get("spec") or {}).get("active") is False:
+        evicted = by_kind.get(("Evicted", "True")) or {}
+        return words(_DEACTIVATED, evicted.get("message") or "The workload is deactivated")
+    return words(wanted[0].get("reason"), wanted[0].get("message")) if wanted else ""
 
 
 def _last_event(events: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> str:

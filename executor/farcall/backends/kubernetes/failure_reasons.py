@@ -335,6 +335,13 @@ _CREATIONS: tuple[Blocked, ...] = (
         "about the rule",
     ),
     _stuck_pod(
+        status("Suspended: Deactivated"),
+        Heals.OFTEN,
+        "an administrator, or a limit of Kueue, has deactivated the job's workload",
+        "find out why (kubectl describe workload), and set its spec.active to true, or cancel the "
+        "job and submit it again",
+    ),
+    _stuck_pod(
         all_of(
             status("Suspended:"),
             matches("maximum capacity", "doesn't exist", "is inactive", "is stopped", "not found"),

@@ -460,10 +460,18 @@ def making(message: str):
     return job(), (), (event("FailedCreate", f"Error creating: {message}"),)
 
 
-def held(message: str):
+def held(message: str, reason: str = "WaitingForQuota", *others: dict[str, Any], active=True):
+    """Return a suspended Job, with its Workload in Kueue's order of conditions."""
+    conditions = [
+        *others,
+        condition("QuotaReserved", reason, message, "False"),
+        condition("Admitted", "NoReservation", "The workload has no reservation", "False"),
+    ]
     workload = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
-        "status": {"conditions": [condition("QuotaReserved", "Pending", message, "False")]},
+        "spec": {"queueName": "nightly", "active": active},
+        "status": {"conditions": conditions},
     }
     return job(suspend=True), (), (workload,)
 
@@ -546,7 +554,28 @@ WAITING = [
         Heals.OFTEN,
         errors.JobStuckError,
         "another LocalQueue",
-        *held("couldn't assign flavors to pod set main: request > maximum capacity (20 > 10)"),
+        *held(
+            "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor "
+            "any-node, previously considered podsets requests (0) + current podset request (20) > "
+            "maximum capacity (10)"
+        ),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        "another LocalQueue",
+        *held("ClusterQueue science is inactive", "Inadmissible"),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        "spec.active",
+        *held(
+            "couldn't assign flavors",
+            "Pending",
+            condition("Evicted", "Deactivated", "The workload is deactivated"),
+            active=False,
+        ),
     ),
 ]
 
@@ -644,8 +673,25 @@ def test_stopping_job_is_reported():
     assert "is stopping" in detail.waiting()[0]
 
 
-def test_kueue_message_is_quoted():
-    document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
+@pytest.mark.parametrize(
+    ("words", "waits"),
+    [
+        (
+            "insufficient unused quota for cpu in flavor any-node, 1 more needed",
+            held(
+                "couldn't assign flavors to pod set main: insufficient unused quota for cpu in "
+                "flavor any-node, 1 more needed"
+            ),
+        ),
+        (
+            "Preempted to accommodate a workload",
+            held("Preempted to accommodate a workload (UID: 1)", "Pending"),
+        ),
+    ],
+)
+def test_kueue_message_is_quoted(words, waits):
+    document, pods, events = waits
     detail = describe.Description(document, events).whole(pods)
     assert detail.status is JobStatus.RUNNABLE
-    assert "insufficient unused quota" in detail.waiting()[0]
+    assert not detail.is_blocked
+    assert words in detail.waiting()[0]
