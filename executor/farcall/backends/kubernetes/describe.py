@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
 from farcall.backends import bootstrap
-from farcall.backends.failure_tables import filled, waiting
+from farcall.backends.failure_tables import waiting
 from farcall.backends.kubernetes import failure_reasons, names
 from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES, unescaped
 from farcall.backends.kubernetes.failure_reasons import Heals
@@ -77,7 +77,8 @@ class Pod:
         stopped_at: Time at which its container ended, or None.
         has_place: Whether it was assigned to a node.
         is_disrupted: Whether it was evicted, preempted, or lost with its node.
-        is_deleting: Whether it is being deleted, by a user or by the Job's controller.
+        is_deleting: Whether it is being deleted, by a user or by the Job's controller, and was
+            not over before.
         address: Its IP address; empty if it has none.
         gone: Whether it was deleted.
     """
@@ -148,9 +149,11 @@ def read(document: Mapping[str, Any]) -> Pod:
     disrupted = _true(conditions.get("DisruptionTarget"))
     scheduled = conditions.get("PodScheduled") or {}
     index = _number(marks.get(INDEX_LABEL, labels.get(INDEX_LABEL)))
-    state = _state(document.get("spec") or {}, status)
+    state = _own_state(status)
+    blocking = _blocking_init_container(document.get("spec") or {}, status)
     ended = state.get("terminated") or {}
     begun = state.get("running") or ended
+    stopped_at = moment(ended.get("finishedAt"))
     phase = str(status.get("phase") or "Pending")
     return Pod(
         uid=str(metadata.get("uid") or ""),
@@ -166,14 +169,16 @@ def read(document: Mapping[str, Any]) -> Pod:
         counted=_number(marks.get(FAILURES)) or 0,
         phase=phase,
         reason=_reason(status, disrupted, scheduled if phase == "Pending" else {}),
-        container_reason=_container_reason(state),
+        container_reason=_init_reason(metadata, blocking)
+        if blocking
+        else _container_reason(state),
         exit_code=_number(ended.get("exitCode")),
         created_at=moment(metadata.get("creationTimestamp")),
         started_at=moment(begun.get("startedAt")),
-        stopped_at=moment(ended.get("finishedAt")),
+        stopped_at=stopped_at,
         has_place=bool((document.get("spec") or {}).get("nodeName") or _true(scheduled)),
         is_disrupted=bool(disrupted),
-        is_deleting="deletionTimestamp" in metadata,
+        is_deleting=_is_deleting(metadata, stopped_at),
         address=str(status.get("podIP") or ""),
     )
 
@@ -207,24 +212,55 @@ def _reason(
     return ""
 
 
-def _state(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of the task's container, or of an init container that blocks it."""
+def _own_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the task's container."""
     statuses = status.get("containerStatuses") or ()
-    own = next((_of_container(each) for each in statuses if each.get("name") == CONTAINER), {})
+    return next((_of_container(each) for each in statuses if each.get("name") == CONTAINER), {})
+
+
+def _blocking_init_container(
+    spec: Mapping[str, Any], status: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the status of the init container that keeps the task's from starting."""
+    own = _own_state(status)
     if own and not _is_initializing(own):
-        return own
+        return {}
     sidecars = {
         each.get("name")
         for each in spec.get("initContainers") or ()
         if each.get("restartPolicy") == "Always"
     }
-    for each in status.get("initContainerStatuses") or ():
+    statuses: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
+    for each in statuses:
         state = _of_container(each)
         # A native sidecar stops after the task's container, with an exit code of its own.
         has_failed = each.get("name") not in sidecars and _failed_code(state)
         if has_failed or ("waiting" in state and not _is_initializing(state)):
-            return state
-    return own
+            return each
+    return {}
+
+
+def _init_reason(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Return the reason of a blocking init container, with its name and image."""
+    state, name = _of_container(status), status.get("name")
+    found = f"init container {name}, image {status.get('image')}"
+    code = _failed_code(state)
+    if not code:
+        return f"{_container_reason(state)} ({found})"
+    why = words(f"exit code {code}", _container_reason(state))
+    log = f"kubectl logs {metadata.get('name')} -c {name}"
+    return words(failure_reasons.INIT_FAILED, f"{why} ({found}; {log})")
+
+
+def _is_deleting(metadata: Mapping[str, Any], stopped_at: datetime | None) -> bool:
+    """Return whether a pod is being deleted, and its container had not ended before."""
+    if "deletionTimestamp" not in metadata:
+        return False
+    deadline = moment(metadata["deletionTimestamp"])
+    if deadline is None or stopped_at is None:
+        return True
+    grace = timedelta(seconds=_number(metadata.get("deletionGracePeriodSeconds")) or 0)
+    return stopped_at >= deadline - grace
 
 
 def _of_container(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -306,7 +342,7 @@ class KubernetesDetail(JobDetail):
     def remedy(self) -> str:
         """Remedy if the cluster reports that it cannot start the job; otherwise empty."""
         row = failure_reasons.row_of(self) if self.is_blocked else None
-        return filled(row.failure_reason, failure_reasons.WORDS, self).remedy if row else ""
+        return failure_reasons.explained(row.failure_reason, self).remedy if row else ""
 
     @property
     def is_blocked(self) -> bool:

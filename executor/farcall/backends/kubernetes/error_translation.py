@@ -138,7 +138,8 @@ class KubeError(ServiceError):
     def is_rejection(self) -> bool:
         """Whether a quota, an admission rule or the namespace's state forbids the object."""
         is_forbidden = self.status == 403 and self.code == _FORBIDDEN
-        return is_forbidden and not _MISSING_RIGHT.search(str(self))
+        is_write = self.call.verb in _VERBS.values()
+        return is_forbidden and is_write and not _MISSING_RIGHT.search(str(self))
 
     @property
     def is_over_quota(self) -> bool:

@@ -389,6 +389,7 @@ NODE_VARIABLES = (ENV_OWN_NODE_INDEX,)
 _HOLLOW = ("BackoffLimitExceeded", "FailedIndexes")
 """Reasons of Jobs that only mean that the last attempt has failed."""
 
+_INIT_CONTAINER = re.compile(r"\(init container ([^,]+), image ([^;)]+)")
 _STUCK = re.compile(rf"{OWN_REASON}{STUCK}[^:]*: ")
 
 
@@ -406,6 +407,15 @@ def failure_reason(detail: JobDetail) -> FailureReason:
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
+    return explained(found, detail)
+
+
+def explained(found: FailureReason, detail: JobDetail) -> FailureReason:
+    """Return a failure reason with the job's facts, or the blocking init container's image."""
+    init = _INIT_CONTAINER.search(f"{detail.status_reason}; {detail.container_reason}")
+    if init is not None:
+        image = f"the image {init[2]} of init container {init[1]}, which farcall does not add"
+        found = replace(found, remedy=found.remedy.replace(IMAGE, image))
     return filled(found, WORDS, detail)
 
 
@@ -437,6 +447,9 @@ def is_hollow(reason: str) -> bool:
 def _never_ran(detail: JobDetail) -> bool:
     return detail.exit_code is None and not detail.array_size
 
+
+INIT_FAILED = "InitContainerFailed"
+"""farcall's own reason, because the cluster has none."""
 
 _NODE_GONE = FailureReason(errors.HostLostError, "the job's node was lost", LOST)
 
@@ -519,6 +532,13 @@ _DONE_TO_IT: tuple[Row, ...] = (
         errors.HostLostError,
         "a node of the job was evicted, preempted or lost, so the others were terminated",
         "submit it again",
+    ),
+    row(
+        container(INIT_FAILED),
+        errors.ImageError,
+        "an init container of the pod failed, so the task did not start",
+        "see its log with the command in the message; farcall adds no init containers, so check "
+        "pod_overlay, or ask who injects it into pods of the namespace",
     ),
     # Regardless of the exit code: 137, or 1 if only a child process was killed.
     row(

@@ -12,6 +12,7 @@ from tests.unit.backends.kubernetes.objects import (
     BUNDLE,
     IMAGE,
     NAME,
+    at,
     condition,
     event,
     job,
@@ -123,6 +124,22 @@ def test_attempts_without_pods_are_unknown():
     assert not describe.Description(ended).whole((pod(exit_code=1),)).has_lost_attempts
 
 
+def test_deletion_after_end_keeps_exit():
+    """The deletion began at its timestamp minus the grace period."""
+    document = {
+        "metadata": {"deletionTimestamp": at(70), "deletionGracePeriodSeconds": 30},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [
+                {"name": "task", "state": {"terminated": {"exitCode": 137, "finishedAt": at(39)}}}
+            ],
+        },
+    }
+    assert read(document).deleted().as_attempt().status_reason == ""
+    document["metadata"]["deletionTimestamp"] = at(69)
+    assert read(document).deleted().as_attempt().status_reason == DELETED
+
+
 def test_failed_pod_settles_with_its_reason():
     assert not pod().is_settled
     assert pod(exit_code=1).is_settled
@@ -138,16 +155,19 @@ def test_deleted_pod_reports_deletion_unless_ended():
     assert pod(exit_code=1).deleted().as_attempt().status_reason == ""
 
 
-def test_failed_init_container_is_the_reason():
+def test_waiting_init_container_is_the_reason():
     waits = {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}
     status = {
         "phase": "Pending",
-        "initContainerStatuses": [{"name": "setup", "state": waits}],
+        "initContainerStatuses": [{"name": "setup", "image": "x:1", "state": waits}],
         "containerStatuses": [
             {"name": "task", "state": {"waiting": {"reason": "PodInitializing"}}}
         ],
     }
-    assert read({"status": status}).container_reason == "ImagePullBackOff: m"
+    blocked = read({"status": status})
+    assert blocked.container_reason == "ImagePullBackOff: m (init container setup, image x:1)"
+    found = describe.Description(job(active=1)).whole((blocked,))
+    assert found.remedy.startswith("check the image x:1 of init container setup")
 
 
 def test_sidecar_container_is_ignored():

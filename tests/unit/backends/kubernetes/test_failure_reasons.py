@@ -84,6 +84,25 @@ def exited(code: int, **options: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
     return failed(**options), (pod(exit_code=code),)
 
 
+def initialized(code: int) -> describe.Pod:
+    """Return the pod whose init container failed; its own container never started."""
+    status = {
+        "phase": "Failed",
+        "initContainerStatuses": [
+            {
+                "name": "setup",
+                "image": "busybox:1",
+                "state": {"terminated": {"exitCode": code, "reason": "Error"}},
+            }
+        ],
+        "containerStatuses": [
+            {"name": "task", "state": {"waiting": {"reason": "PodInitializing"}}}
+        ],
+    }
+    index = {"batch.kubernetes.io/job-completion-index": "0"}
+    return describe.read({"metadata": {"name": "a-0-x", "annotations": index}, "status": status})
+
+
 RECORDED = [
     # users
     Recorded(
@@ -293,6 +312,13 @@ RECORDED = [
         told="not found",
     ),
     # the container
+    Recorded(
+        errors.ImageError,
+        "an init container of the pod failed",
+        failed(),
+        (initialized(9),),
+        told="exit code 9 (init container setup, image busybox:1; kubectl logs a-0-x -c setup)",
+    ),
     Recorded(
         errors.ImageError,
         "could not be started",
