@@ -77,6 +77,7 @@ class Pod:
         stopped_at: Time at which its container ended, or None.
         has_place: Whether it was assigned to a node.
         is_disrupted: Whether it was evicted, preempted, or lost with its node.
+        is_unreachable: Whether its node does not respond.
         is_deleting: Whether it is being deleted, by a user or by the Job's controller, and was
             not over before.
         address: Its IP address; empty if it has none.
@@ -99,6 +100,7 @@ class Pod:
     stopped_at: datetime | None = None
     has_place: bool = False
     is_disrupted: bool = False
+    is_unreachable: bool = False
     is_deleting: bool = False
     address: str = ""
     gone: bool = False
@@ -149,12 +151,14 @@ def read(document: Mapping[str, Any]) -> Pod:
     disrupted = _true(conditions.get("DisruptionTarget"))
     scheduled = conditions.get("PodScheduled") or {}
     index = _number(marks.get(INDEX_LABEL, labels.get(INDEX_LABEL)))
+    phase = str(status.get("phase") or "Pending")
     state = _own_state(status)
     blocking = _blocking_init_container(document.get("spec") or {}, status)
     ended = state.get("terminated") or {}
     begun = state.get("running") or ended
     stopped_at = moment(ended.get("finishedAt"))
-    phase = str(status.get("phase") or "Pending")
+    node = str((document.get("spec") or {}).get("nodeName") or "")
+    is_unreachable = phase == "Running" and _is_unreachable(conditions)
     return Pod(
         uid=str(metadata.get("uid") or ""),
         name=str(metadata.get("name") or ""),
@@ -168,7 +172,8 @@ def read(document: Mapping[str, Any]) -> Pod:
         ),
         counted=_number(marks.get(FAILURES)) or 0,
         phase=phase,
-        reason=_reason(status, disrupted, scheduled if phase == "Pending" else {}),
+        reason=(failure_reasons.node_not_ready(node) if is_unreachable else "")
+        or _reason(status, disrupted, scheduled if phase == "Pending" else {}),
         container_reason=_init_reason(metadata, blocking)
         if blocking
         else _container_reason(state),
@@ -176,8 +181,9 @@ def read(document: Mapping[str, Any]) -> Pod:
         created_at=moment(metadata.get("creationTimestamp")),
         started_at=moment(begun.get("startedAt")),
         stopped_at=stopped_at,
-        has_place=bool((document.get("spec") or {}).get("nodeName") or _true(scheduled)),
+        has_place=bool(node or _true(scheduled)),
         is_disrupted=bool(disrupted),
+        is_unreachable=is_unreachable,
         is_deleting=_is_deleting(metadata, stopped_at),
         address=str(status.get("podIP") or ""),
     )
@@ -210,6 +216,19 @@ def _reason(
     if scheduled.get("status") == "False":
         return words(scheduled.get("reason"), scheduled.get("message"))
     return ""
+
+
+def _is_unreachable(conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Return whether a running pod's node does not respond.
+
+    Source:
+        https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
+    """
+    ready = conditions.get("Ready") or {}
+    # Each kubelet gives a reason if a pod is not ready; the node controller gives none.
+    is_marked = ready.get("status") == "False" and not ready.get("reason")
+    disrupted = _true(conditions.get("DisruptionTarget"))
+    return is_marked or disrupted.get("reason") == "DeletionByTaintManager"
 
 
 def _own_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -351,6 +370,19 @@ class KubernetesDetail(JobDetail):
         return is_waiting and not self.is_terminated and failure_reasons.row_of(self) is not None
 
     @property
+    def likely_cause(self) -> str:
+        """Likely cause of a long wait, as a sentence."""
+        if self.status_reason:
+            why, remedy = self.waiting()
+            return f"{why[:1].upper()}{why[1:]}. To do: {remedy}."
+        if self.furthest in (JobStatus.SUBMITTED, JobStatus.PENDING):
+            return (
+                "No controller has created its pods: check kube-controller-manager and the "
+                "events of the Job (kubectl describe job)."
+            )
+        return "The cluster may have no free capacity, or a node may be starting."
+
+    @property
     def is_explained(self) -> bool:
         """Whether the cluster or farcall wrote the status reason; users cannot write one."""
         return True
@@ -375,6 +407,8 @@ class KubernetesDetail(JobDetail):
 
     def waiting(self) -> tuple[str, str]:
         """Return the state of the job in a sentence, and a remedy."""
+        if not self.is_terminated and (lost := failure_reasons.lost_node(self)):
+            return lost
         is_held = not self.is_terminated and not self.is_blocked
         held = failure_reasons.held(self) if is_held else None
         return held or waiting(self, failure_reasons.STATES)
@@ -567,7 +601,7 @@ class Description:
             return JobStatus.RUNNABLE
         if last is None:
             return JobStatus.SUBMITTED
-        if last.phase in ("Running", "Unknown") and not last.gone:
+        if last.phase in ("Running", "Unknown") and not (last.gone or last.is_unreachable):
             return JobStatus.RUNNING
         # A failed pod is followed by another, or the Job will report its failure.
         is_starting = last.has_place and last.is_pending
@@ -596,6 +630,7 @@ class Description:
         placed = sum(each.has_place for each in pending)
         waits = active - running
         starting = waits if placed == len(pending) else round(waits * placed / len(pending))
+        starting -= min(starting, sum(each.is_unreachable for each in pods))
         rest = max(0, self._size - done - failed - active)
         is_held = bool(self._spec.get("suspend"))
         found = {
@@ -610,6 +645,9 @@ class Description:
 
     def _as_it_waits(self, found: KubernetesDetail, pods: Sequence[Pod]) -> KubernetesDetail:
         """Add the reason that keeps a job from starting, if none of its pods runs."""
+        lost = next((each for each in pods if each.is_unreachable), None)
+        if lost is not None:
+            return replace(found, status_reason=lost.reason)
         if (self._status.get("ready") or 0) and found.status is JobStatus.PENDING:
             return found
         if self._spec.get("suspend"):

@@ -451,6 +451,27 @@ def _never_ran(detail: JobDetail) -> bool:
 INIT_FAILED = "InitContainerFailed"
 """farcall's own reason, because the cluster has none."""
 
+_NOT_READY = "NodeNotReady"
+
+
+def node_not_ready(node: str) -> str:
+    """Return farcall's own reason for a pod whose node does not respond."""
+    return f"{_NOT_READY}: node {node} does not respond"
+
+
+def lost_node(detail: JobDetail) -> tuple[str, str] | None:
+    """Return a sentence and a remedy for a task whose node does not respond."""
+    if not detail.status_reason.startswith(_NOT_READY):
+        return None
+    node = detail.status_reason.split()[2]
+    remedy = (
+        "wait for the node; if it does not return, its tasks run again after `kubectl delete node "
+        f"{node}`, or `kubectl taint nodes {node} "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+    )
+    return f"node {node} does not respond, so its tasks neither finish nor run again", remedy
+
+
 _NODE_GONE = FailureReason(errors.HostLostError, "the job's node was lost", LOST)
 
 _DONE_TO_IT: tuple[Row, ...] = (
@@ -507,7 +528,10 @@ _DONE_TO_IT: tuple[Row, ...] = (
         "the pod was preempted by a pod with a higher priority",
         f"{LOST}; or set priority_class to a higher one",
     ),
-    Row(status("DeletionByTaintManager", "NodeLost", "TaintManagerEviction"), _NODE_GONE),
+    Row(
+        status("DeletionByTaintManager", "NodeLost", "TaintManagerEviction", _NOT_READY),
+        _NODE_GONE,
+    ),
     row(status("DeletionByPodGC"), errors.HostLostError, "the job's node no longer exists", LOST),
     row(
         status("EvictionByEvictionAPI"),

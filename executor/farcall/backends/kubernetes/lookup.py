@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
 
@@ -54,6 +54,14 @@ _MOST_EVENTS = 100
 _MOST_PENDING = 20
 """Maximum number of waiting pods in a response; each takes some kilobytes of JSON."""
 
+_MOST_OPEN = 200
+_LOST_AFTER = timedelta(minutes=1)
+"""Minimum age of a job whose nodes may be lost: a cluster notices after 40 seconds.
+
+https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
+"""
+
+_LOST_POLL_S = 60.0
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
 
@@ -121,6 +129,14 @@ class Found:
     def has_failed(self) -> bool:
         """Whether it has failed, even if parts of it are still stopping."""
         return nodes.has_failed(self.job)
+
+    @property
+    def unready(self) -> int:
+        """Number of its pods that exist and do not run: they start, or their node is lost."""
+        names = "active", "terminating"
+        return sum(int(self.status.get(name) or 0) for name in names) - int(
+            self.status.get("ready") or 0
+        )
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -301,18 +317,30 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        active = int(job.status.get("active") or 0)
-        if job.is_final or active <= int(job.status.get("ready") or 0):
+        unready = job.unready
+        if job.is_final or unready <= 0:
             return []
-        key = f"{job.name}?"
+        params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
+        # Tasks that are starting count too; while some run, nothing is blocked.
+        least_s = _LONGEST_POLL_S if job.status.get("ready") else 0
+        pending = await self._some(job, f"{job.name}?", params, _MOST_PENDING, least_s)
+        is_new = submitted_at(job.job)[0] > datetime.now(timezone.utc) - _LOST_AFTER
+        if is_new or len(pending) >= min(unready, _MOST_PENDING):
+            return pending
+        # Some tasks neither wait nor run: their containers start, or their nodes are lost.
+        params["fieldSelector"] = _OPEN
+        others = await self._some(job, f"{job.name}~", params, _MOST_OPEN, _LOST_POLL_S)
+        return [*pending, *(pod for pod in others if pod.is_unreachable)]
+
+    async def _some(
+        self, job: Found, key: str, params: Mapping[str, str], most: int, least_s: float
+    ) -> list[Pod]:
         found = self._kept(job, key, whatever_changed=True)
         if found is None:
-            params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
             path = self._kube.path("pods")
-            page = await self._kube.request("GET", path, params={**params, "limit": _MOST_PENDING})
+            page = await self._kube.request("GET", path, params={**params, "limit": most})
             found = [describe.read(document) for document in items_of(page)]
-            # Tasks that are starting count too; while some run, nothing is blocked.
-            self._keep(job, key, found, least_s=_LONGEST_POLL_S if job.status.get("ready") else 0)
+            self._keep(job, key, found, is_open=True, least_s=least_s)
         return found
 
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:

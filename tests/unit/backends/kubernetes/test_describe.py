@@ -155,6 +155,38 @@ def test_deleted_pod_reports_deletion_unless_ended():
     assert pod(exit_code=1).deleted().as_attempt().status_reason == ""
 
 
+NODE_CONTROLLERS = {"type": "Ready", "status": "False"}
+KUBELETS = {**NODE_CONTROLLERS, "reason": "ContainersNotReady", "message": "unready: [task]"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_lost"),
+    [
+        ((NODE_CONTROLLERS,), True),
+        ((KUBELETS,), False),
+        ((KUBELETS, condition("DisruptionTarget", "DeletionByTaintManager", "Taint")), True),
+    ],
+)
+def test_unresponsive_node_is_named(conditions, is_lost):
+    running = pod("Running", running=True, conditions=conditions)
+    task = describe.Description(job(active=1)).whole((running,))
+    array = describe.Description(job(8, active=4, completedIndexes="4-7")).whole((running,))
+    for found in (task, array):
+        assert ("node node-1 does not respond" in found.waiting()[0]) is is_lost
+        assert ("kubectl delete node node-1" in found.likely_cause) is is_lost
+        assert (found.status is JobStatus.RUNNING) is (not is_lost and found is task)
+    assert array.status_summary.get("RUNNABLE", 0) == is_lost
+
+
+def test_likely_cause_is_clusters():
+    """The words of Batch do not apply to a cluster."""
+    held, new = job(4, suspend=True), job(4)
+    assert "suspended" in describe.Description(held).whole(()).likely_cause
+    assert "kube-controller-manager" in describe.Description(new).whole(()).likely_cause
+    full = describe.Description(job(active=1)).whole((pod("Pending", placed=False),))
+    assert "capacity" in full.likely_cause
+
+
 def test_waiting_init_container_is_the_reason():
     waits = {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}
     status = {
