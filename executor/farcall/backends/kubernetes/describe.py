@@ -179,7 +179,7 @@ def read(document: Mapping[str, Any]) -> Pod:
         else _container_reason(state),
         exit_code=_number(ended.get("exitCode")),
         created_at=moment(metadata.get("creationTimestamp")),
-        started_at=moment(begun.get("startedAt")),
+        started_at=_started_at(begun),
         stopped_at=stopped_at,
         has_place=bool(node or _true(scheduled)),
         is_disrupted=bool(disrupted),
@@ -216,6 +216,12 @@ def _reason(
     if scheduled.get("status") == "False":
         return words(scheduled.get("reason"), scheduled.get("message"))
     return ""
+
+
+def _started_at(state: Mapping[str, Any]) -> datetime | None:
+    """Return a container's start; runtimes report 1970 if it could not be started."""
+    found = moment(state.get("startedAt"))
+    return None if found is None or found.year <= 1970 else found
 
 
 def _is_unreachable(conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
@@ -542,7 +548,8 @@ class Description:
         """Describe a task that consists of one pod at a time."""
         own, end = _of(pods), self._end
         last = own[-1] if own else None
-        found = _with_pod(base, last, own)
+        is_suspended = bool(self._spec.get("suspend"))
+        found = _with_pod(base, last, own, is_suspended=is_suspended)
         if index in self._completed or (last is not None and last.phase == "Succeeded"):
             return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
         has_failed = index in self._failed or self._is_last(last)
@@ -700,8 +707,23 @@ def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
     return is_listed is is_wanted
 
 
-def _with_pod(base: KubernetesDetail, last: Pod | None, own: Sequence[Pod]) -> KubernetesDetail:
-    tried = _tried(own)
+def _counted(own: Sequence[Pod], *, is_suspended: bool) -> list[Pod]:
+    """Return the pods that count as attempts.
+
+    A suspended Job deletes its pods without counting them, and runs the same attempt again.
+    """
+    open_ = {each.attempt for each in own if not each.is_over}
+    return [
+        each
+        for each in own
+        if not (each.is_deleting or each.gone) or not (is_suspended or each.attempt in open_)
+    ]
+
+
+def _with_pod(
+    base: KubernetesDetail, last: Pod | None, own: Sequence[Pod], *, is_suspended: bool = False
+) -> KubernetesDetail:
+    tried = _tried(_counted(own, is_suspended=is_suspended))
     allowed = base.attempts_allowed + sum(each.is_disrupted for each in own if each.is_over)
     base = replace(base, tried=tried, attempts_allowed=allowed)
     if last is None:

@@ -297,11 +297,27 @@ _PLACES: tuple[Blocked, ...] = (
 
 _MAKING = "the cluster creates no pod for the job"
 
+_SECURITY_CONTEXT = (
+    '{"spec": {"securityContext": {"runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": '
+    '{"type": "RuntimeDefault"}}, "containers": [{"name": "task", "securityContext": '
+    '{"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}}'
+)
+"""Overlay that the Pod Security Standard "restricted" accepts.
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+"""
+
 _CREATIONS: tuple[Blocked, ...] = (
+    _stuck_pod(
+        all_of(status("FailedCreate"), matches("minimum .* usage per")),
+        Heals.SOMETIMES,
+        f"{_MAKING}: it requests less than a LimitRange of its namespace requires",
+        "request more (vcpu, memory): at least the minimum that the message names",
+    ),
     _stuck_pod(
         all_of(
             status("FailedCreate"),
-            matches("exceeded quota", "maximum .* usage per", "minimum .* usage per"),
+            matches("exceeded quota", "maximum .* usage per"),
         ),
         Heals.OFTEN,
         f"{_MAKING}: a quota or a limit of its namespace is exceeded",
@@ -324,15 +340,21 @@ _CREATIONS: tuple[Blocked, ...] = (
         all_of(status("FailedCreate"), matches("PodSecurity", "security context constraint")),
         Heals.SOMETIMES,
         f"{_MAKING}: the security rules of its namespace forbid it",
-        "remove mounts of type bind and device and the other settings that the message "
-        "names, or use a namespace with other rules",
+        "change the settings that the message names: remove mounts of type bind and device, and "
+        f"set what it requires in pod_overlay, such as {_SECURITY_CONTEXT}",
     ),
     _stuck_pod(
-        status("FailedCreate"),
+        all_of(status("FailedCreate"), matches("forbidden", "denied", "admission")),
         Heals.SOMETIMES,
         f"{_MAKING}: an admission rule rejects it",
         "change the settings that the message names, or ask the cluster's administrator "
         "about the rule",
+    ),
+    _stuck_pod(
+        status("FailedCreate"),
+        Heals.SOMETIMES,
+        f"{_MAKING}: its API server failed",
+        "wait, because Kubernetes tries again; if it lasts, ask the cluster's administrator",
     ),
     _stuck_pod(
         status("Suspended: Deactivated"),

@@ -100,6 +100,24 @@ def test_suspended_job_continues_after_last_attempt():
     assert describe.Description(document).whole((pod(exit_code=143),)).status is JobStatus.RUNNABLE
 
 
+def test_suspension_is_no_attempt():
+    """A suspended Job deletes its pods without counting them, and later runs them again."""
+    deleted = pod(exit_code=143, deleting=True, name="first").deleted()
+    again = pod("Pending", name="second")
+    assert describe.Description(job(suspend=True)).whole((deleted,)).attempts == 0
+    assert describe.Description(job(active=1)).whole((deleted, again)).attempts == 0
+    later = pod("Pending", attempt=2, name="second")
+    assert describe.Description(job(active=1)).whole((deleted, later)).attempts == 1
+
+
+def test_container_that_never_started_has_no_start():
+    """The runtime reports the epoch as its start."""
+    over = {"exitCode": 128, "reason": "StartError", "startedAt": "1970-01-01T00:00:00Z"}
+    status = {"containerStatuses": [{"name": "task", "state": {"terminated": over}}]}
+    found = read({"status": {"phase": "Failed", **status}})
+    assert (found.exit_code, found.started_at) == (128, None)
+
+
 def test_attempts_keep_their_numbers():
     """Deleted pods leave empty attempts."""
     pods = (

@@ -536,9 +536,19 @@ PLACES = [
 ]
 CREATIONS = [
     (Heals.OFTEN, "max_parallel", "exceeded quota: q, requested: limits.memory=8Gi, used: 0"),
+    (
+        Heals.SOMETIMES,
+        "request more",
+        "minimum memory usage per Container is 100Mi, but request is 64Mi",
+    ),
     (Heals.SOMETIMES, "service_account", "error looking up service account: not found"),
     (Heals.SOMETIMES, "priority_class", "no PriorityClass with name high was found"),
     (Heals.SOMETIMES, "bind and device", 'violates PodSecurity "restricted:latest": hostPath'),
+    (
+        Heals.SOMETIMES,
+        '"allowPrivilegeEscalation": false',
+        'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
+    ),
     (Heals.SOMETIMES, "settings that the message names", "denied the request: no owner"),
 ]
 WAITING = [
@@ -575,6 +585,12 @@ WAITING = [
     *(
         Waits(heals, errors.JobStuckError, remedy, *making(f'pods "x" is forbidden: {text}'))
         for heals, remedy, text in CREATIONS
+    ),
+    Waits(
+        Heals.SOMETIMES,
+        errors.JobStuckError,
+        "Kubernetes tries again",
+        *making("stream error: stream ID 7; INTERNAL_ERROR; received from peer"),
     ),
     Waits(
         Heals.OFTEN,
