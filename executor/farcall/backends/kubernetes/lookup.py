@@ -62,6 +62,12 @@ https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
 """
 
 _LOST_POLL_S = 60.0
+_PROGRESS_POLL_S = 60.0
+"""Minimum interval between polls of a job some of whose tasks have run.
+
+A map of 400 short tasks otherwise needs a list of pods or events every few seconds.
+"""
+
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
 
@@ -129,6 +135,11 @@ class Found:
     def has_failed(self) -> bool:
         """Whether it has failed, even if parts of it are still stopping."""
         return nodes.has_failed(self.job)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether some of its tasks run or have finished."""
+        return any(self.status.get(key) for key in ("ready", "completedIndexes", "failedIndexes"))
 
     @property
     def unready(self) -> int:
@@ -321,8 +332,8 @@ class Lookup:
         if job.is_final or unready <= 0:
             return []
         params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
-        # Tasks that are starting count too; while some run, nothing is blocked.
-        least_s = _LONGEST_POLL_S if job.status.get("ready") else 0
+        # Tasks that are starting count too; if some have run, probably nothing is blocked.
+        least_s = _PROGRESS_POLL_S if job.has_run else 0
         pending = await self._some(job, f"{job.name}?", params, _MOST_PENDING, least_s)
         is_new = submitted_at(job.job)[0] > datetime.now(timezone.utc) - _LOST_AFTER
         if is_new or len(pending) >= min(unready, _MOST_PENDING):
@@ -392,7 +403,7 @@ class Lookup:
             return []
         path, params = query
         key = f"{job.name}!"
-        found = self._kept(job, key)
+        found = self._kept(job, key, whatever_changed=job.has_run)
         if found is None:
             try:
                 page = await self._kube.request(
@@ -403,7 +414,8 @@ class Lookup:
                     raise
                 page = {}
             found = list(items_of(page))
-            self._keep(job, key, found, is_open=True)
+            least_s = _PROGRESS_POLL_S if job.has_run else 0
+            self._keep(job, key, found, is_open=True, least_s=least_s)
         return found
 
     def _explained_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:

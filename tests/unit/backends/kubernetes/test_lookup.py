@@ -27,3 +27,18 @@ async def test_lost_pods_of_older_arrays_are_found(kube, server, is_new):
     found = [await lookup.waiting(Found(NAME, document, (document,))) for _ in range(2)]
     assert [[pod.name for pod in pods] for pods in found] == [[] if is_new else ["a-1-x"]] * 2
     assert len(server.requests) == (1 if is_new else 2)
+
+
+async def test_map_in_progress_needs_few_requests(kube, server):
+    """Each finished task changes the Job, but no list is requested again for it."""
+    server.answers = [give({"items": []})]
+    lookup = Lookup(kube, has_volcano=False)
+    for number in range(5):
+        document = job(400, active=0, completedIndexes=f"0-{number}")
+        document["metadata"]["creationTimestamp"] = datetime.now(timezone.utc).isoformat()
+        document["metadata"]["resourceVersion"] = str(number)
+        found = Found(NAME, document, (document,))
+        assert await lookup.events(found, await lookup.waiting(found)) == []
+        document["status"]["active"] = 3
+        await lookup.waiting(found)
+    assert len(server.requests) == 2
