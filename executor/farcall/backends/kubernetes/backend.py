@@ -605,7 +605,7 @@ class NamedObject(NamedTuple):
     Attributes:
         option: The option.
         name: Its name.
-        path: Its path in the API.
+        path: Its path in the API; empty for Kueue's, whose version depends on the cluster.
         kind: Its resource name in kubectl.
     """
 
@@ -624,8 +624,7 @@ def named_objects(kube: Kube, settings: Settings) -> Iterator[NamedObject]:
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
         yield NamedObject("priority_class", name, path, "priorityclasses")
     if (name := settings.queue) and settings.scheduler == "kueue":
-        path = kube.path("localqueues", name, group="kueue.x-k8s.io", version="v1beta1")
-        yield NamedObject("queue", name, path, "localqueues")
+        yield NamedObject("queue", name, "", "localqueues")
     if settings.scheduler == "volcano":
         name = settings.queue or "default"
         path = f"/apis/scheduling.volcano.sh/v1beta1/queues/{name}"
@@ -640,6 +639,7 @@ async def get_object(kube: Kube, wanted: NamedObject) -> dict[str, Any] | None:
         KubeError: The server refused for another reason.
     """
     option, name, path, kind = wanted
+    path = path or await kube.kueue_path(kind, name)
     try:
         return await kube.request("GET", path)
     except KubeError as error:

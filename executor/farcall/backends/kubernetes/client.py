@@ -66,6 +66,8 @@ An API server denies requests until it has read the roles. It may be starting if
 ended within this time, or if it allowed the same request before.
 """
 
+KUEUE_GROUP = "kueue.x-k8s.io"
+_KUEUE_VERSION, _OLDER_KUEUE_VERSION = "v1beta2", "v1beta1"
 _AGENT = "farcall"
 
 
@@ -116,6 +118,7 @@ class Kube:
         self._is_closed = False
         self._allowed: set[tuple[str, str]] = set()
         self._cut_at = -math.inf
+        self._kueue_version = ""
 
     @property
     def place(self) -> str:
@@ -134,6 +137,24 @@ class Kube:
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         end = f"/{name}" if name else ""
         return f"{root}/namespaces/{self.namespace}/{resource}{end}"
+
+    async def kueue_path(self, resource: str, name: str = "") -> str:
+        """Return the path of a Kueue resource, in the newest version that the cluster serves.
+
+        Raises:
+            KubeError: The server does not respond.
+        """
+        if not self._kueue_version:
+            version = _KUEUE_VERSION
+            try:
+                await self.request("GET", f"/apis/{KUEUE_GROUP}/{version}")
+            except KubeError as error:
+                if error.is_missing:
+                    version = _OLDER_KUEUE_VERSION
+                elif not error.is_denial:
+                    raise
+            self._kueue_version = version
+        return self.path(resource, name, group=KUEUE_GROUP, version=self._kueue_version)
 
     # --- single responses ----------------------------------------------------------------------
 

@@ -398,7 +398,7 @@ class Lookup:
         Raises:
             KubeError: The server refused for another reason.
         """
-        query = self._explained_by(job, pods)
+        query = await self._explained_by(job, pods)
         if query is None:
             return []
         path, params = query
@@ -418,7 +418,9 @@ class Lookup:
             self._keep(job, key, found, is_open=True, least_s=least_s)
         return found
 
-    def _explained_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
+    async def _explained_by(
+        self, job: Found, pods: Sequence[Pod]
+    ) -> tuple[str, dict[str, str]] | None:
         """Return the list that explains why a job does not start; None if not needed."""
         metadata, spec = job.job["metadata"], job.job.get("spec") or {}
         if job.is_final or job.status.get("ready"):
@@ -426,7 +428,7 @@ class Lookup:
         if spec.get("suspend"):
             if documents.KUEUE_QUEUE not in (metadata.get("labels") or {}):
                 return None
-            path = self._kube.path("workloads", group="kueue.x-k8s.io", version="v1beta1")
+            path = await self._kube.kueue_path("workloads")
             return path, {"labelSelector": f"{_KUEUE_UID}={metadata.get('uid')}"}
         kind, name = "Job", job.name
         waiting = next((pod for pod in pods if pod.is_pending), None)
@@ -569,7 +571,7 @@ class Lookup:
             KubeError: The server refused.
         """
         if scheduler == "kueue":
-            path = self._kube.path("localqueues", group="kueue.x-k8s.io", version="v1beta1")
+            path = await self._kube.kueue_path("localqueues")
         elif scheduler == "volcano":
             path = "/apis/scheduling.volcano.sh/v1beta1/queues"
         else:

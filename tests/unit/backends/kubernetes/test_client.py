@@ -27,6 +27,23 @@ async def test_path_has_namespace_of_context(kube):
     assert kube.path("pods", "a/log") == "/api/v1/namespaces/ml/pods/a/log"
 
 
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        (give({"kind": "APIResourceList"}), "v1beta2"),
+        (refuse(404, "NotFound", "the server could not find the requested resource"), "v1beta1"),
+        (refuse(403, "Forbidden", 'User "alice" cannot get path "/apis"'), "v1beta2"),
+    ],
+    ids=["new", "old", "denied"],
+)
+async def test_newest_version_of_kueue_is_used(kube, server, answer, version):
+    server.answers = [answer]
+    for name in ("", "nightly"):
+        path = await kube.kueue_path("localqueues", name)
+        assert path.startswith(f"/apis/kueue.x-k8s.io/{version}/namespaces/ml/localqueues")
+    assert len(server.requests) == 1
+
+
 async def test_request_has_token_query_and_body(kube, server):
     server.answers = [give({"kind": "Job"})]
     params, body = {"dryRun": "All"}, {"a": "ü"}
