@@ -97,6 +97,19 @@ def test_invalid_document_returns_422(cluster, case):
     )
 
 
+@pytest.mark.parametrize(("parallelism", "status"), [(1, 403), (2, 201)])
+def test_minimum_parallelism_is_below_parallelism(cluster, parallelism, status):
+    """Kueue's webhook rejects other Jobs of its queues.
+
+    https://kueue.sigs.k8s.io/docs/tasks/run/jobs/#partial-admission
+    """
+    document = cluster.job("true", parallelism=parallelism)
+    document["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "1"}
+    answer = cluster.ask("POST", cluster.path("jobs"), document, dryRun="All")
+    assert answer.status == status
+
+
 def test_dry_run_stores_nothing(cluster):
     """dryRun=All returns the same response, with defaults and errors, but stores nothing.
 

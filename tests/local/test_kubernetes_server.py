@@ -166,10 +166,16 @@ def test_role_grants_only_its_permissions(restricted, api):
     status, body, _ = restricted.ask("GET", f"{SECRETS}/other")
     assert (status, body["details"]["name"]) == (403, "other")
     assert restricted.ask("GET", "/api/v1/namespaces/default/pods/none")[0] == 403
-    assert restricted.ask("GET", "/api/v1/namespaces/default/pods/none/log")[0] == 404
+    until(lambda: restricted.ask("GET", "/api/v1/namespaces/default/pods/none/log")[0] == 404)
     assert restricted.ask("GET", "/api/v1/namespaces/kube-system/pods/none/log")[0] == 403
     api.ask("DELETE", "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings/some")
     assert restricted.ask("GET", f"{JOBS}/none")[0] == 403
+
+
+def test_restarted_server_denies_until_roles_are_read(aws, restricted):
+    """The emulator denies the first request of each verb and resource."""
+    aws.kubernetes.restart()
+    assert [restricted.ask("GET", f"{JOBS}/none")[0] for _ in range(2)] == [403, 404]
 
 
 def test_restricted_user_has_no_default_permissions(aws):

@@ -34,6 +34,10 @@ def hold(begun: str, go: str) -> str:
     return "done"
 
 
+SIDECAR = {"name": "mesh", "image": "mesh:1", "restartPolicy": "Always"}
+"""A native sidecar, as service meshes inject it; it exits with 143 after the task."""
+
+
 @pytest.fixture(scope="module")
 def embedded_kubernetes():
     with farcall_local.start(kubernetes=True, cpus=4) as aws:
@@ -44,7 +48,11 @@ def embedded_kubernetes():
 @pytest.mark.parametrize(
     ("error", "words", "options"),
     [
-        (OutOfMemoryError, "memory", {}),
+        (
+            OutOfMemoryError,
+            "memory",
+            {"pod_overlay": {"spec": {"initContainers": [SIDECAR]}}},
+        ),
         (JobTimeoutError, "time_limit", {"time_limit": 60}),
         (
             FarcallError,

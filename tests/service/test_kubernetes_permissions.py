@@ -16,9 +16,11 @@ import yaml
 
 import farcall_local
 from farcall import BatchExecutor, Job, JobCancelledError
+from farcall.model.jobs import JobStatus
 from tests.docs.pages import run_installed
 from tests.local.cluster import Cluster
 from tests.support.patience import PATIENCE_S, until_async
+from tests.support.tasks import wait_for
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -142,3 +144,19 @@ async def test_documented_role_suffices_for_session(kubernetes, cluster, tmp_pat
     # Every user may review access, and doctor reads a Secret only if permitted.
     assert ours - granted() == {"create selfsubjectaccessreviews", "get secrets"}
     assert granted() - ours == {"get serviceaccounts"}  # with service_account
+
+
+async def test_restart_of_api_server_is_survived(kubernetes, cluster, tmp_path):
+    """A starting API server denies requests, also the first request of its kind."""
+    grant(cluster)
+    async with BatchExecutor(**OPTIONS) as executor:
+        job = await executor.submit(wait_for, tmp_path / "go")
+        await until_async(lambda: _runs(job))
+        kubernetes.kubernetes.restart()
+        await job.cancel()
+        with pytest.raises(JobCancelledError):
+            await job.result()
+
+
+async def _runs(job: Job[Any]) -> bool:
+    return (await job.detail()).status is JobStatus.RUNNING

@@ -19,7 +19,7 @@ Exit codes:
     1  a task or the command failed
     2  wrong usage
     3  the job, workflow or run does not exist
-    4  AWS refused a call or could not be reached
+    4  AWS or Kubernetes refused a request or could not be reached
   124  wait --timeout has expired
   130  Ctrl-C
 launch exits with the exit code of the command.

@@ -249,14 +249,14 @@ class StatusPoller:
             return
         _log.warning(
             "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for "
-            "job %s. Its queue may be full, or an instance may be starting. Run `farcall list "
-            "--all-users --state active` to list the other jobs.",
+            "job %s. %s Run `farcall list --all-users --state active` to list the other jobs.",
             now - self._idle_since,
             counted(tasks, "task"),
             "is" if tasks == 1 else "are",
             details[0].platform,
             details[0].furthest,
             details[0].job_id,
+            details[0].likely_cause,
         )
 
     async def _check_blocked(self, details: dict[TrackedJob, JobDetail | None]) -> None:

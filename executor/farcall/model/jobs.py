@@ -295,6 +295,11 @@ class JobDetail:
         """Whether the platform reports that it cannot place the job at present."""
         return False
 
+    @property
+    def likely_cause(self) -> str:
+        """Likely cause of a long wait, as a sentence."""
+        return "Its queue may be full, or an instance may be starting."
+
     def dwell(self, timing: Timing) -> Dwell:  # other platforms need it
         """Return the grace periods before a blocked job is reported and terminated."""
         return Dwell()

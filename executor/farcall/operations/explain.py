@@ -477,11 +477,17 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         elif failed:
             found = replace(found, sentence=words, remedy=remedy)
         return replace(found, children=children)
+    return replace(await _of_unfinished_array(session, detail, counts), children=children)
+
+
+async def _of_unfinished_array(
+    session: Session, detail: JobDetail, counts: Mapping[JobStatus, int]
+) -> Explanation:
     running = counts[JobStatus.RUNNING] + counts[JobStatus.STARTING]
     if counts[JobStatus.RUNNABLE] and not running:
         stuck = await _blocked_child(session, detail)
         if stuck is not None:
-            return replace(of_waiting(stuck), children=children)
+            return of_waiting(stuck)
     words = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     size = detail.array_size
     sentence = f"{words} of {size} tasks" if words else f"none of {size} tasks has started"
@@ -491,7 +497,10 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         "cancel them"
     )
     kind = RUNNING if counts[JobStatus.RUNNING] else WAITING
-    return Explanation(kind, sentence, remedy, children=children)
+    if detail.status_reason:  # the platform has a reason for the wait of its tasks
+        why, remedy = detail.waiting()
+        sentence = f"{sentence}: {why}"
+    return Explanation(kind, sentence, remedy)
 
 
 async def _of_succeeded_array(session: Session, detail: JobDetail) -> Explanation:

@@ -32,6 +32,17 @@ class Access:
     def __init__(self, store: Store, tokens: dict[str, str]) -> None:
         self._store = store
         self._tokens = tokens
+        self._is_starting = False
+        self._known: set[tuple[str, str]] = set()
+
+    def restart(self) -> None:
+        """Deny the first request of each verb and resource, as a starting server does.
+
+        A real one denies all requests until it has read the Roles, for about a second.
+        Administrators have all rights without a Role.
+        """
+        self._is_starting = True
+        self._known.clear()
 
     def user(self, authorization: str) -> str:
         """Return the sender of a request.
@@ -53,7 +64,9 @@ class Access:
         group, name = target.kind.group, target.name
         # A namespace belongs to itself, so a Role in it can give the right to read it.
         namespace = name if target.kind is NAMESPACE else target.namespace
-        if self._allows(user, namespace, target.verb, group, target.resource):
+        if self._has_read_roles(user, target) and self._allows(
+            user, namespace, target.verb, group, target.resource
+        ):
             return
         named = f' "{name}"' if name else ""
         place = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
@@ -64,6 +77,12 @@ class Access:
             group=group,
             kind=target.kind.plural,
         )
+
+    def _has_read_roles(self, user: str, target: Target) -> bool:
+        request = (target.verb, target.resource)
+        is_known = request in self._known
+        self._known.add(request)
+        return is_known or not self._is_starting or user == ADMINISTRATOR
 
     def review(self, user: str, document: dict[str, Any]) -> dict[str, Any]:
         """Return a SelfSubjectAccessReview with its status."""

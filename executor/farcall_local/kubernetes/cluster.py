@@ -194,9 +194,8 @@ class EmbeddedKubernetes:
 
     async def restart(self) -> None:
         """Restart the API server; as with a real one, its history starts again."""
-        await self.api.stop()
         self.store.compact()
-        await self.api.start()
+        await self.api.restart()
 
     def configure(self, **times: float) -> None:
         """Set times by the names of `farcall_local.kubernetes.timing.Timing`."""

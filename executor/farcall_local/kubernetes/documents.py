@@ -246,7 +246,8 @@ def _pod_errors(spec: Document, path: str) -> Iterator[Cause]:
     containers = spec.get("containers") or []
     if not containers:
         yield required(f"{path}.containers")
-    if len(containers) > 1 or spec.get("initContainers"):
+    added = spec.get("initContainers") or ()
+    if len(containers) > 1 or any(each.get("restartPolicy") != "Always" for each in added):
         why = "farcall's local Kubernetes emulator runs pods of one container"
         yield invalid(f"{path}.containers", [each.get("name") for each in containers], why)
     for at, each in enumerate(containers):

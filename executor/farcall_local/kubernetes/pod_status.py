@@ -20,13 +20,13 @@ def waiting(pod: dict[str, Any], reason: str = CREATING, message: str = "") -> d
     """Return the status of a pod whose container does not run yet."""
     state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
     unready = ("False", "ContainersNotReady", "containers with unready status")
-    return {**_entered(pod, "Pending", *unready), "containerStatuses": [_container(pod, state)]}
+    return {**_entered(pod, "Pending", *unready), **_containers(pod, state, state)}
 
 
 def running(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a pod whose container has started."""
-    container = _container(pod, {"running": {"startedAt": timestamp()}})
-    return {**_entered(pod, "Running", "True"), "containerStatuses": [container]}
+    state = {"running": {"startedAt": timestamp()}}
+    return {**_entered(pod, "Running", "True"), **_containers(pod, state, state)}
 
 
 def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dict[str, Any]:
@@ -43,8 +43,10 @@ def ended(pod: dict[str, Any], code: int, reason: str, message: str = "") -> dic
         "startedAt": began or (epoch if reason == "StartError" else timestamp()),
         "finishedAt": timestamp(),
     }
-    container = _container(pod, {"terminated": over})
-    return {**_entered(pod, phase, "False", why), "containerStatuses": [container]}
+    # The kubelet stops native sidecars (SIGTERM) after the container.
+    stopped = {**over, "exitCode": 143, "reason": "Error"}
+    states = {"terminated": over}, {"terminated": stopped}
+    return {**_entered(pod, phase, "False", why), **_containers(pod, *states)}
 
 
 def failed(pod: dict[str, Any], reason: str, message: str) -> dict[str, Any]:
@@ -82,8 +84,18 @@ def _entered(
     }
 
 
-def _container(pod: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    document = pod["spec"]["containers"][0]
+def _containers(
+    pod: dict[str, Any], state: dict[str, Any], sidecars: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the statuses of a pod's container and of its native sidecars, which do not run."""
+    spec = pod["spec"]
+    found = {"containerStatuses": [_container(spec["containers"][0], state)]}
+    if added := spec.get("initContainers"):
+        found["initContainerStatuses"] = [_container(each, sidecars) for each in added]
+    return found
+
+
+def _container(document: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": document["name"],
         "image": document["image"],

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farcall_local.kubernetes import documents, selectors
+from farcall_local.kubernetes import admission, documents, selectors
 from farcall_local.kubernetes.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -21,7 +21,7 @@ from farcall_local.kubernetes.errors import (
     NotFoundError,
     UnsupportedMediaTypeError,
 )
-from farcall_local.kubernetes.kinds import NAMESPACE, POD, Kind, Target
+from farcall_local.kubernetes.kinds import JOB, NAMESPACE, POD, Kind, Target
 from farcall_local.kubernetes.nodes import admit_pod
 from farcall_local.kubernetes.store import Store, generated_name, key_of, timestamp
 
@@ -142,6 +142,8 @@ class Resources:
         _refuse(kind, metadata, documents.check(kind, document))
         if kind is POD:
             document = admit_pod(self._store, document)
+        if kind is JOB:
+            admission.check_job(document)
         if not request.is_dry:
             return self._store.create(kind, document)
         if self._store.get(kind, target.namespace, metadata["name"]):

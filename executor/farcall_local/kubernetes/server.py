@@ -117,6 +117,12 @@ class ApiServer:
         site = web.SockSite(self._runner, listener, ssl_context=self._endpoint.tls(), backlog=1024)
         await site.start()
 
+    async def restart(self) -> None:
+        """Stop and start; the Roles are read again."""
+        await self.stop()
+        self._access.restart()
+        await self.start()
+
     async def stop(self) -> None:
         """Close all connections and accept no more; the objects stay."""
         if self._runner is None:

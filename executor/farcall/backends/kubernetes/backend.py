@@ -38,12 +38,19 @@ from farcall.backends.kubernetes.names import (
 )
 from farcall.backends.kubernetes.termination import Terminator
 from farcall.config.settings import Settings
+from farcall.model import clock
 from farcall.model.commands import ENV_RUN
-from farcall.model.errors import FarcallError, ServiceError, SettingsError, SubmissionError
+from farcall.model.errors import (
+    FarcallError,
+    JobStuckError,
+    ServiceError,
+    SettingsError,
+    SubmissionError,
+)
 from farcall.model.findings import OK, Finding
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import KUBERNETES
-from farcall.model.pacing import Meter, Ticket
+from farcall.model.pacing import FIRST_WAIT_S, Meter, Ticket
 from farcall.model.timing import Timing
 
 # --- Creation of Kubernetes objects, exactly once ----------------------------------------------
@@ -90,7 +97,10 @@ async def check_submission(kube: Kube, documents: Sequence[Mapping[str, Any]]) -
 
 
 async def create(
-    kube: Kube, documents: Sequence[Mapping[str, Any]], ticket: Ticket
+    kube: Kube,
+    documents: Sequence[Mapping[str, Any]],
+    ticket: Ticket,
+    stuck_timeout_s: float | None = None,
 ) -> list[dict[str, Any]]:
     """Create a job's objects exactly once, in sequence; return the server's objects.
 
@@ -98,12 +108,35 @@ async def create(
         kube: The server.
         documents: The objects; the last one is the job.
         ticket: The caller's handle to withdraw the submission.
+        stuck_timeout_s: Time in seconds to wait for a quota; None for no limit.
 
     Raises:
         SubmissionError: The server rejects the job, or another client uses its name.
-        SettingsError: The namespace does not exist.
+        SettingsError: The namespace does not exist, or is being deleted.
+        JobStuckError: A quota was exceeded for ``stuck_timeout_s``.
         KubeError: The server refused for another reason, or did not respond.
     """
+    began, tries = clock.now(), 0
+    while True:
+        try:
+            return await _create_all(kube, documents, ticket)
+        except KubeError as error:
+            if not error.is_over_quota:
+                raise
+            name = documents[-1]["metadata"]["name"]
+            if stuck_timeout_s is not None and clock.now() - began >= stuck_timeout_s:
+                text = f"job {name} was not created within stuck_timeout_s: {error}"
+                raise JobStuckError(text, reason=str(error)) from error
+            if not tries:
+                _log.warning("job %s is waiting: %s", name, error)
+        tries += 1
+        await clock.back_off(tries, FIRST_WAIT_S)
+
+
+async def _create_all(
+    kube: Kube, documents: Sequence[Mapping[str, Any]], ticket: Ticket
+) -> list[dict[str, Any]]:
+    """Create all objects, or none if the server rejects one."""
     made: list[dict[str, Any]] = []
     try:
         for document in documents:
@@ -111,6 +144,10 @@ async def create(
             made.append(each)
     except (SubmissionError, SettingsError):
         await _undo(kube, made)
+        raise
+    except KubeError as error:
+        if error.is_over_quota:
+            await _undo(kube, made)
         raise
     return made
 
@@ -169,7 +206,8 @@ async def delete(kube: Kube, document: Mapping[str, Any]) -> None:
 
 def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
     kind, name = document["kind"], document["metadata"]["name"]
-    if error.is_missing and error.details.get("kind") == "namespaces":
+    is_missing = error.is_missing and error.details.get("kind") == "namespaces"
+    if is_missing or error.is_terminating:
         return SettingsError(str(error), option="namespace")
     if error.is_missing:  # the path itself is missing, as on a cluster without Volcano
         api = document["apiVersion"]
@@ -178,7 +216,7 @@ def _explained(document: Mapping[str, Any], error: KubeError) -> FarcallError:
             "that provides it, or set scheduler to 'default'.",
             option="scheduler",
         )
-    if error.code in _WRONG:
+    if error.code in _WRONG or (error.is_rejection and not error.is_over_quota):
         return SubmissionError(f"Kubernetes rejected {kind} {name}: {error}")
     return error
 
@@ -388,7 +426,8 @@ class KubernetesBackend:
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
         """Create a job's objects; return its ID."""
-        made = await create(self.kube, self._documents(job), ticket)
+        limit_s = job.settings.stuck_timeout_s
+        made = await create(self.kube, self._documents(job), ticket, limit_s)
         for each in made:
             run = (each["metadata"].get("labels") or {}).get(RUN_LABEL)
             if run and each.get("apiVersion") == "batch/v1":
@@ -566,7 +605,7 @@ class NamedObject(NamedTuple):
     Attributes:
         option: The option.
         name: Its name.
-        path: Its path in the API.
+        path: Its path in the API; empty for Kueue's, whose version depends on the cluster.
         kind: Its resource name in kubectl.
     """
 
@@ -585,8 +624,7 @@ def named_objects(kube: Kube, settings: Settings) -> Iterator[NamedObject]:
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
         yield NamedObject("priority_class", name, path, "priorityclasses")
     if (name := settings.queue) and settings.scheduler == "kueue":
-        path = kube.path("localqueues", name, group="kueue.x-k8s.io", version="v1beta1")
-        yield NamedObject("queue", name, path, "localqueues")
+        yield NamedObject("queue", name, "", "localqueues")
     if settings.scheduler == "volcano":
         name = settings.queue or "default"
         path = f"/apis/scheduling.volcano.sh/v1beta1/queues/{name}"
@@ -601,6 +639,7 @@ async def get_object(kube: Kube, wanted: NamedObject) -> dict[str, Any] | None:
         KubeError: The server refused for another reason.
     """
     option, name, path, kind = wanted
+    path = path or await kube.kueue_path(kind, name)
     try:
         return await kube.request("GET", path)
     except KubeError as error:

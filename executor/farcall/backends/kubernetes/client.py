@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import json
 import logging
+import math
 import os
 import random
 import socket
@@ -59,11 +60,14 @@ _SHOWN_CHARACTERS = 300
 _UNAUTHORIZED = 401
 
 LAPSE_S = 60.0
-"""Time in seconds for which a refusal (401, 403) of a formerly allowed request is retried.
+"""Time in seconds for which a denial (401, 403) by a starting API server is retried.
 
-A starting API server refuses until it has read the roles.
+An API server denies requests until it has read the roles. It may be starting if a connection
+ended within this time, or if it allowed the same request before.
 """
 
+KUEUE_GROUP = "kueue.x-k8s.io"
+_KUEUE_VERSION, _OLDER_KUEUE_VERSION = "v1beta2", "v1beta1"
 _AGENT = "farcall"
 
 
@@ -113,6 +117,8 @@ class Kube:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._is_closed = False
         self._allowed: set[tuple[str, str]] = set()
+        self._cut_at = -math.inf
+        self._kueue_version = ""
 
     @property
     def place(self) -> str:
@@ -132,6 +138,24 @@ class Kube:
         end = f"/{name}" if name else ""
         return f"{root}/namespaces/{self.namespace}/{resource}{end}"
 
+    async def kueue_path(self, resource: str, name: str = "") -> str:
+        """Return the path of a Kueue resource, in the newest version that the cluster serves.
+
+        Raises:
+            KubeError: The server does not respond.
+        """
+        if not self._kueue_version:
+            version = _KUEUE_VERSION
+            try:
+                await self.request("GET", f"/apis/{KUEUE_GROUP}/{version}")
+            except KubeError as error:
+                if error.is_missing:
+                    version = _OLDER_KUEUE_VERSION
+                elif not error.is_denial:
+                    raise
+            self._kueue_version = version
+        return self.path(resource, name, group=KUEUE_GROUP, version=self._kueue_version)
+
     # --- single responses ----------------------------------------------------------------------
 
     async def request(
@@ -148,7 +172,7 @@ class Kube:
         """Make a request, with retries if the server fails temporarily.
 
         Every request may be repeated: a repeated create is refused because its name exists. A
-        denial is retried, too, for a minute, if the same request was allowed before.
+        denial is retried, too, for `LAPSE_S`, if the server may be starting.
 
         Args:
             method: HTTP method.
@@ -167,6 +191,7 @@ class Kube:
         params = params or {}
         call = Call.of(method, path, params)
         limit_s = self._timing.call_retry_s if retry_s is None else retry_s
+        longest_lapse_s = LAPSE_S if retry_s is None else min(retry_s, LAPSE_S)
         tries = _Tries(limit_s, self._retry_log)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         while True:
@@ -180,8 +205,8 @@ class Kube:
                 else:
                     if ticket is not None and not error.sent and not tries.was_sent:
                         ticket.record_refused()
-                    lapse_s = min(limit_s, self._lapse_s(call, error))
-                    await tries.wait_after(error, lapse_s)
+                    may_start = error.is_denial and self._may_be_starting(call)
+                    await tries.wait_after(error, longest_lapse_s if may_start else 0)
 
     async def _once(
         self,
@@ -208,15 +233,19 @@ class Kube:
                     ticket.record_refused()
             raise
         except _UNANSWERED as error:
-            raise broken(call, self.connection, error) from error
+            raise self._broken(call, error) from error
         if call.namespace:
             self._allowed.add((call.verb, call.resource))
         return _parsed(call, self.connection, text)
 
-    def _lapse_s(self, call: Call, error: KubeError) -> float:
-        """Return for how many seconds a starting server may cause a refusal."""
-        was_allowed = (call.verb, call.resource) in self._allowed
-        return LAPSE_S if error.is_denial and was_allowed else 0
+    def _may_be_starting(self, call: Call) -> bool:
+        """Return whether the server may deny a request because it is starting."""
+        was_cut = clock.now() - self._cut_at < LAPSE_S
+        return was_cut or (call.verb, call.resource) in self._allowed
+
+    def _broken(self, call: Call, error: BaseException) -> KubeError:
+        self._cut_at = clock.now()
+        return broken(call, self.connection, error)
 
     async def _turn(self) -> None:
         while (wait_s := self._paused_until - clock.now()) > 0:  # noqa: ASYNC110  # may grow
@@ -254,6 +283,7 @@ class Kube:
                         call, self.connection, int(status.get("code") or 500), status, None
                     )
                 yield event
+        self._cut_at = clock.now()  # a server that stops ends its watches
 
     async def stream(
         self,
@@ -287,7 +317,7 @@ class Kube:
                 await self._pause(error)
             raise
         except _UNANSWERED as error:
-            raise broken(call, self.connection, error) from error
+            raise self._broken(call, error) from error
 
     # --- connections ---------------------------------------------------------------------------
 
@@ -418,6 +448,7 @@ class _Tries(Retries):
         """
         self._throttled_since = None
         self.was_sent = self.was_sent or error.sent
+        self._limit_s = max(self._limit_s, lapse_s)
         may_pass = error.may_pass or self.spent_s < lapse_s
         if not await self.wait(
             error, may_pass=may_pass, first_s=error.retry_after_s or FIRST_WAIT_S

@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, NamedTuple
 
 from farcall.backends import bootstrap
-from farcall.backends.failure_tables import filled, waiting
+from farcall.backends.failure_tables import waiting
 from farcall.backends.kubernetes import failure_reasons, names
 from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES, unescaped
 from farcall.backends.kubernetes.failure_reasons import Heals
@@ -77,7 +77,9 @@ class Pod:
         stopped_at: Time at which its container ended, or None.
         has_place: Whether it was assigned to a node.
         is_disrupted: Whether it was evicted, preempted, or lost with its node.
-        is_deleting: Whether it is being deleted, by a user or by the Job's controller.
+        is_unreachable: Whether its node does not respond.
+        is_deleting: Whether it is being deleted, by a user or by the Job's controller, and was
+            not over before.
         address: Its IP address; empty if it has none.
         gone: Whether it was deleted.
     """
@@ -98,6 +100,7 @@ class Pod:
     stopped_at: datetime | None = None
     has_place: bool = False
     is_disrupted: bool = False
+    is_unreachable: bool = False
     is_deleting: bool = False
     address: str = ""
     gone: bool = False
@@ -148,10 +151,14 @@ def read(document: Mapping[str, Any]) -> Pod:
     disrupted = _true(conditions.get("DisruptionTarget"))
     scheduled = conditions.get("PodScheduled") or {}
     index = _number(marks.get(INDEX_LABEL, labels.get(INDEX_LABEL)))
-    state = _state(status)
+    phase = str(status.get("phase") or "Pending")
+    state = _own_state(status)
+    blocking = _blocking_init_container(document.get("spec") or {}, status)
     ended = state.get("terminated") or {}
     begun = state.get("running") or ended
-    phase = str(status.get("phase") or "Pending")
+    stopped_at = moment(ended.get("finishedAt"))
+    node = str((document.get("spec") or {}).get("nodeName") or "")
+    is_unreachable = phase == "Running" and _is_unreachable(conditions)
     return Pod(
         uid=str(metadata.get("uid") or ""),
         name=str(metadata.get("name") or ""),
@@ -165,15 +172,19 @@ def read(document: Mapping[str, Any]) -> Pod:
         ),
         counted=_number(marks.get(FAILURES)) or 0,
         phase=phase,
-        reason=_reason(status, disrupted, scheduled if phase == "Pending" else {}),
-        container_reason=_container_reason(state),
+        reason=(failure_reasons.node_not_ready(node) if is_unreachable else "")
+        or _reason(status, disrupted, scheduled if phase == "Pending" else {}),
+        container_reason=_init_reason(metadata, blocking)
+        if blocking
+        else _container_reason(state),
         exit_code=_number(ended.get("exitCode")),
         created_at=moment(metadata.get("creationTimestamp")),
-        started_at=moment(begun.get("startedAt")),
-        stopped_at=moment(ended.get("finishedAt")),
-        has_place=bool((document.get("spec") or {}).get("nodeName") or _true(scheduled)),
+        started_at=_started_at(begun),
+        stopped_at=stopped_at,
+        has_place=bool(node or _true(scheduled)),
         is_disrupted=bool(disrupted),
-        is_deleting="deletionTimestamp" in metadata,
+        is_unreachable=is_unreachable,
+        is_deleting=_is_deleting(metadata, stopped_at),
         address=str(status.get("podIP") or ""),
     )
 
@@ -207,17 +218,90 @@ def _reason(
     return ""
 
 
-def _state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of the task's container, or of a blocking init container."""
-    for each in status.get("initContainerStatuses") or ():
-        state: Mapping[str, Any] = each.get("state") or {}
-        failed = (state.get("terminated") or {}).get("exitCode")
-        waits = (state.get("waiting") or {}).get("reason") not in (None, "PodInitializing")
-        if failed or waits:
-            return state
-    found = status.get("containerStatuses") or ()
-    own: Mapping[str, Any] = next((each for each in found if each.get("name") == CONTAINER), {})
-    return own.get("state") or {}
+def _started_at(state: Mapping[str, Any]) -> datetime | None:
+    """Return a container's start; runtimes report 1970 if it could not be started."""
+    found = moment(state.get("startedAt"))
+    return None if found is None or found.year <= 1970 else found
+
+
+def _is_unreachable(conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Return whether a running pod's node does not respond.
+
+    Source:
+        https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
+    """
+    ready = conditions.get("Ready") or {}
+    # Each kubelet gives a reason if a pod is not ready; the node controller gives none.
+    is_marked = ready.get("status") == "False" and not ready.get("reason")
+    disrupted = _true(conditions.get("DisruptionTarget"))
+    return is_marked or disrupted.get("reason") == "DeletionByTaintManager"
+
+
+def _own_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the task's container."""
+    statuses = status.get("containerStatuses") or ()
+    return next((_of_container(each) for each in statuses if each.get("name") == CONTAINER), {})
+
+
+def _blocking_init_container(
+    spec: Mapping[str, Any], status: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the status of the init container that keeps the task's from starting."""
+    own = _own_state(status)
+    if own and not _is_initializing(own):
+        return {}
+    sidecars = {
+        each.get("name")
+        for each in spec.get("initContainers") or ()
+        if each.get("restartPolicy") == "Always"
+    }
+    statuses: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
+    for each in statuses:
+        state = _of_container(each)
+        # A native sidecar stops after the task's container, with an exit code of its own.
+        has_failed = each.get("name") not in sidecars and _failed_code(state)
+        if has_failed or ("waiting" in state and not _is_initializing(state)):
+            return each
+    return {}
+
+
+def _init_reason(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """Return the reason of a blocking init container, with its name and image."""
+    state, name = _of_container(status), status.get("name")
+    found = f"init container {name}, image {status.get('image')}"
+    code = _failed_code(state)
+    if not code:
+        return f"{_container_reason(state)} ({found})"
+    why = words(f"exit code {code}", _container_reason(state))
+    log = f"kubectl logs {metadata.get('name')} -c {name}"
+    return words(failure_reasons.INIT_FAILED, f"{why} ({found}; {log})")
+
+
+def _is_deleting(metadata: Mapping[str, Any], stopped_at: datetime | None) -> bool:
+    """Return whether a pod is being deleted, and its container had not ended before."""
+    if "deletionTimestamp" not in metadata:
+        return False
+    deadline = moment(metadata["deletionTimestamp"])
+    if deadline is None or stopped_at is None:
+        return True
+    grace = timedelta(seconds=_number(metadata.get("deletionGracePeriodSeconds")) or 0)
+    return stopped_at >= deadline - grace
+
+
+def _of_container(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    state: Mapping[str, Any] = status.get("state") or {}
+    return state
+
+
+def _is_initializing(state: Mapping[str, Any]) -> bool:
+    """Return whether a container waits for init containers."""
+    waiting = state.get("waiting")
+    return waiting is not None and waiting.get("reason") in (None, "PodInitializing")
+
+
+def _failed_code(state: Mapping[str, Any]) -> int:
+    """Return the exit code of a failed container; otherwise 0."""
+    return (state.get("terminated") or {}).get("exitCode") or 0
 
 
 def _container_reason(state: Mapping[str, Any]) -> str:
@@ -248,6 +332,17 @@ _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _FAILURES = ("Failed", "FailureTarget")
 _SUCCESSES = ("Complete", "SuccessCriteriaMet")
 _WAITING_KINDS = ("Workload", "PodGroup")
+_QUEUE_CONDITIONS = (
+    *(("QuotaReserved", "False"), ("Evicted", "True"), ("Preempted", "True")),
+    ("Admitted", "False"),  # without a reason of its own if no quota is reserved
+    ("Unschedulable", "True"),
+)
+"""Conditions of a Workload or PodGroup that explain a wait: causes before consequences.
+
+https://kueue.sigs.k8s.io/docs/concepts/workload/
+"""
+
+_DEACTIVATED = "Deactivated"
 _START_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 
 
@@ -272,13 +367,26 @@ class KubernetesDetail(JobDetail):
     def remedy(self) -> str:
         """Remedy if the cluster reports that it cannot start the job; otherwise empty."""
         row = failure_reasons.row_of(self) if self.is_blocked else None
-        return filled(row.failure_reason, failure_reasons.WORDS, self).remedy if row else ""
+        return failure_reasons.explained(row.failure_reason, self).remedy if row else ""
 
     @property
     def is_blocked(self) -> bool:
         """Whether the cluster reports that it cannot start the job at present."""
         is_waiting = not self.status.is_final and self.status is not JobStatus.RUNNING
         return is_waiting and not self.is_terminated and failure_reasons.row_of(self) is not None
+
+    @property
+    def likely_cause(self) -> str:
+        """Likely cause of a long wait, as a sentence."""
+        if self.status_reason:
+            why, remedy = self.waiting()
+            return f"{why[:1].upper()}{why[1:]}. To do: {remedy}."
+        if self.furthest in (JobStatus.SUBMITTED, JobStatus.PENDING):
+            return (
+                "No controller has created its pods: check kube-controller-manager and the "
+                "events of the Job (kubectl describe job)."
+            )
+        return "The cluster may have no free capacity, or a node may be starting."
 
     @property
     def is_explained(self) -> bool:
@@ -305,6 +413,8 @@ class KubernetesDetail(JobDetail):
 
     def waiting(self) -> tuple[str, str]:
         """Return the state of the job in a sentence, and a remedy."""
+        if not self.is_terminated and (lost := failure_reasons.lost_node(self)):
+            return lost
         is_held = not self.is_terminated and not self.is_blocked
         held = failure_reasons.held(self) if is_held else None
         return held or waiting(self, failure_reasons.STATES)
@@ -438,7 +548,8 @@ class Description:
         """Describe a task that consists of one pod at a time."""
         own, end = _of(pods), self._end
         last = own[-1] if own else None
-        found = _with_pod(base, last, own)
+        is_suspended = bool(self._spec.get("suspend"))
+        found = _with_pod(base, last, own, is_suspended=is_suspended)
         if index in self._completed or (last is not None and last.phase == "Succeeded"):
             return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
         has_failed = index in self._failed or self._is_last(last)
@@ -497,7 +608,7 @@ class Description:
             return JobStatus.RUNNABLE
         if last is None:
             return JobStatus.SUBMITTED
-        if last.phase in ("Running", "Unknown") and not last.gone:
+        if last.phase in ("Running", "Unknown") and not (last.gone or last.is_unreachable):
             return JobStatus.RUNNING
         # A failed pod is followed by another, or the Job will report its failure.
         is_starting = last.has_place and last.is_pending
@@ -526,6 +637,7 @@ class Description:
         placed = sum(each.has_place for each in pending)
         waits = active - running
         starting = waits if placed == len(pending) else round(waits * placed / len(pending))
+        starting -= min(starting, sum(each.is_unreachable for each in pods))
         rest = max(0, self._size - done - failed - active)
         is_held = bool(self._spec.get("suspend"))
         found = {
@@ -540,6 +652,9 @@ class Description:
 
     def _as_it_waits(self, found: KubernetesDetail, pods: Sequence[Pod]) -> KubernetesDetail:
         """Add the reason that keeps a job from starting, if none of its pods runs."""
+        lost = next((each for each in pods if each.is_unreachable), None)
+        if lost is not None:
+            return replace(found, status_reason=lost.reason)
         if (self._status.get("ready") or 0) and found.status is JobStatus.PENDING:
             return found
         if self._spec.get("suspend"):
@@ -592,8 +707,23 @@ def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
     return is_listed is is_wanted
 
 
-def _with_pod(base: KubernetesDetail, last: Pod | None, own: Sequence[Pod]) -> KubernetesDetail:
-    tried = _tried(own)
+def _counted(own: Sequence[Pod], *, is_suspended: bool) -> list[Pod]:
+    """Return the pods that count as attempts.
+
+    A suspended Job deletes its pods without counting them, and runs the same attempt again.
+    """
+    open_ = {each.attempt for each in own if not each.is_over}
+    return [
+        each
+        for each in own
+        if not (each.is_deleting or each.gone) or not (is_suspended or each.attempt in open_)
+    ]
+
+
+def _with_pod(
+    base: KubernetesDetail, last: Pod | None, own: Sequence[Pod], *, is_suspended: bool = False
+) -> KubernetesDetail:
+    tried = _tried(_counted(own, is_suspended=is_suspended))
     allowed = base.attempts_allowed + sum(each.is_disrupted for each in own if each.is_over)
     base = replace(base, tried=tried, attempts_allowed=allowed)
     if last is None:
@@ -665,15 +795,14 @@ def _attempts_of_job(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ..
 
 def _queue_words(events: Iterable[Mapping[str, Any]]) -> str:
     """Return the reason of Kueue's Workload or Volcano's PodGroup for a job's wait."""
-    for each in events:
-        if each.get("kind") in _WAITING_KINDS:
-            conditions = (each.get("status") or {}).get("conditions") or ()
-            for condition in reversed(conditions):
-                is_false = condition.get("status") == "False"
-                is_kueues = condition.get("type") in ("QuotaReserved", "Admitted") and is_false
-                if is_kueues or condition.get("type") == "Unschedulable":
-                    return words(condition.get("reason"), condition.get("message"))
-    return ""
+    found = next((each for each in events if each.get("kind") in _WAITING_KINDS), {})
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    by_kind = {(each.get("type"), each.get("status")): each for each in conditions}
+    wanted = [by_kind[kind] for kind in _QUEUE_CONDITIONS if kind in by_kind]
+    if (found.get("spec") or {}).get("active") is False:
+        evicted = by_kind.get(("Evicted", "True")) or {}
+        return words(_DEACTIVATED, evicted.get("message") or "The workload is deactivated")
+    return words(wanted[0].get("reason"), wanted[0].get("message")) if wanted else ""
 
 
 def _last_event(events: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> str:

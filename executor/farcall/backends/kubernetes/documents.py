@@ -366,7 +366,8 @@ def job(spec: JobSpec, image: str) -> dict[str, Any]:
     """
     name, settings = object_name(spec.name), spec.settings
     metadata_ = metadata(spec, name)
-    metadata_["annotations"] |= {**options(spec, image), **_several(settings)}
+    parallelism = min(settings.max_parallel or spec.size, spec.size)
+    metadata_["annotations"] |= {**options(spec, image), **_several(settings, parallelism)}
     document = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -375,7 +376,7 @@ def job(spec: JobSpec, image: str) -> dict[str, Any]:
             **job_spec(spec),
             "completionMode": "Indexed",
             "completions": spec.size,
-            "parallelism": min(settings.max_parallel or spec.size, spec.size),
+            "parallelism": parallelism,
             **retrying(settings),
             "template": template(spec, settings, container(spec, image)),
         },
@@ -508,10 +509,11 @@ def _labels(spec: JobSpec) -> dict[str, str]:
     return {key: value for key, value in labels.items() if value}
 
 
-def _several(settings: Settings) -> dict[str, str]:
+def _several(settings: Settings, parallelism: int) -> dict[str, str]:
     """Return annotations that allow a queue to run tasks at different times."""
     if settings.scheduler == "kueue":
-        return {_KUEUE_LEAST: "1"}
+        # Kueue's webhook rejects a value that is not below the Job's parallelism.
+        return {_KUEUE_LEAST: "1"} if parallelism > 1 else {}
     return {VOLCANO_GROUP_SIZE: "1"} if settings.scheduler == "volcano" else {}
 
 

@@ -20,6 +20,15 @@ _PATH = re.compile(
 )
 _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 _PASSING = (408, 429)
+_FORBIDDEN = "Forbidden"
+_MISSING_RIGHT = re.compile(r'User ".*" cannot [a-z]+ (resource|path) ')
+"""Text of an authorizer; quotas and admission rules also respond with 403.
+
+https://github.com/kubernetes/kubernetes/blob/v1.36.0/staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go
+"""
+
+_OVER_QUOTA = "exceeded quota: "
+_TERMINATING = "NamespaceTerminating"
 _GONE = 410
 _CONFLICT = 409
 _TEXT_CHARACTERS = 2000
@@ -122,8 +131,26 @@ class KubeError(ServiceError):
 
     @property
     def is_denial(self) -> bool:
-        """Whether the server does not know the user, or denies the request."""
-        return self.status in (401, 403)
+        """Whether the server does not know the user, or the user lacks a permission."""
+        return self.status == 401 or (self.status == 403 and not self.is_rejection)
+
+    @property
+    def is_rejection(self) -> bool:
+        """Whether a quota, an admission rule or the namespace's state forbids the object."""
+        is_forbidden = self.status == 403 and self.code == _FORBIDDEN
+        is_write = self.call.verb in _VERBS.values()
+        return is_forbidden and is_write and not _MISSING_RIGHT.search(str(self))
+
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether the object exceeds a quota of its namespace."""
+        return self.is_rejection and _OVER_QUOTA in str(self)
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether the object's namespace is being deleted."""
+        causes = self.details.get("causes") or ()
+        return any(each.get("reason") == _TERMINATING for each in causes)
 
     @property
     def is_missing(self) -> bool:
@@ -173,13 +200,9 @@ def refused(
     code = str(report.get("reason") or "")
     message = str(report.get("message") or document or "nothing")[:_TEXT_CHARACTERS]
     where = f" in namespace {call.namespace}" if call.namespace else ""
-    text = f"{call}{where} was refused: {message} ({code or status})"
     details = report.get("details")
-    what_to_do = _NOT_KUBERNETES
-    if is_status or status == 401:
-        what_to_do = _remedy(call, connection, status, report)
-    return KubeError(
-        f"{text}; {what_to_do}" if what_to_do else text,
+    error = KubeError(
+        f"{call}{where} was refused: {message} ({code or status})",
         call=call,
         code=code,
         status=status,
@@ -187,6 +210,11 @@ def refused(
         details=details if isinstance(details, dict) else None,
         retry_after_s=_seconds(retry_after),
     )
+    is_known = is_status or status == 401
+    remedy = _remedy(error, connection) if is_known else _NOT_KUBERNETES
+    if remedy:
+        error.args = (f"{error}; {remedy}",)
+    return error
 
 
 _NOT_KUBERNETES = (
@@ -201,13 +229,25 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
-def _remedy(call: Call, connection: Connection, status: int, report: Mapping[str, Any]) -> str:
-    if status == 401:
+def _remedy(error: KubeError, connection: Connection) -> str:
+    if error.status == 401:
         source = "its exec plugin's login" if connection.plugin else "its token or certificate"
         return f"{place(connection)} rejects the credentials: renew {source}, then try again"
-    if status == 403 and report.get("reason") == "Forbidden":
-        return call.grant
-    if status == 404 and (report.get("details") or {}).get("kind") == "namespaces":
+    if error.is_terminating:
+        return "set namespace to another one, or create it again when it is deleted"
+    if error.is_over_quota:
+        return (
+            "wait for other jobs, delete finished ones, or ask for a higher quota (kubectl "
+            f"describe quota -n {error.call.namespace})"
+        )
+    if error.is_rejection:
+        return (
+            "change the settings that the message names, or ask the cluster's administrator "
+            "about the rule"
+        )
+    if error.code == _FORBIDDEN:
+        return error.call.grant
+    if error.status == 404 and error.details.get("kind") == "namespaces":
         return "set namespace to one that `kubectl get namespaces` lists"
     return ""
 

@@ -297,11 +297,27 @@ _PLACES: tuple[Blocked, ...] = (
 
 _MAKING = "the cluster creates no pod for the job"
 
+_SECURITY_CONTEXT = (
+    '{"spec": {"securityContext": {"runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": '
+    '{"type": "RuntimeDefault"}}, "containers": [{"name": "task", "securityContext": '
+    '{"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}}'
+)
+"""Overlay that the Pod Security Standard "restricted" accepts.
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+"""
+
 _CREATIONS: tuple[Blocked, ...] = (
+    _stuck_pod(
+        all_of(status("FailedCreate"), matches("minimum .* usage per")),
+        Heals.SOMETIMES,
+        f"{_MAKING}: it requests less than a LimitRange of its namespace requires",
+        "request more (vcpu, memory): at least the minimum that the message names",
+    ),
     _stuck_pod(
         all_of(
             status("FailedCreate"),
-            matches("exceeded quota", "maximum .* usage per", "minimum .* usage per"),
+            matches("exceeded quota", "maximum .* usage per"),
         ),
         Heals.OFTEN,
         f"{_MAKING}: a quota or a limit of its namespace is exceeded",
@@ -324,15 +340,28 @@ _CREATIONS: tuple[Blocked, ...] = (
         all_of(status("FailedCreate"), matches("PodSecurity", "security context constraint")),
         Heals.SOMETIMES,
         f"{_MAKING}: the security rules of its namespace forbid it",
-        "remove mounts of type bind and device and the other settings that the message "
-        "names, or use a namespace with other rules",
+        "change the settings that the message names: remove mounts of type bind and device, and "
+        f"set what it requires in pod_overlay, such as {_SECURITY_CONTEXT}",
     ),
     _stuck_pod(
-        status("FailedCreate"),
+        all_of(status("FailedCreate"), matches("forbidden", "denied", "admission")),
         Heals.SOMETIMES,
         f"{_MAKING}: an admission rule rejects it",
         "change the settings that the message names, or ask the cluster's administrator "
         "about the rule",
+    ),
+    _stuck_pod(
+        status("FailedCreate"),
+        Heals.SOMETIMES,
+        f"{_MAKING}: its API server failed",
+        "wait, because Kubernetes tries again; if it lasts, ask the cluster's administrator",
+    ),
+    _stuck_pod(
+        status("Suspended: Deactivated"),
+        Heals.OFTEN,
+        "an administrator, or a limit of Kueue, has deactivated the job's workload",
+        "find out why (kubectl describe workload), and set its spec.active to true, or cancel the "
+        "job and submit it again",
     ),
     _stuck_pod(
         all_of(
@@ -382,6 +411,7 @@ NODE_VARIABLES = (ENV_OWN_NODE_INDEX,)
 _HOLLOW = ("BackoffLimitExceeded", "FailedIndexes")
 """Reasons of Jobs that only mean that the last attempt has failed."""
 
+_INIT_CONTAINER = re.compile(r"\(init container ([^,]+), image ([^;)]+)")
 _STUCK = re.compile(rf"{OWN_REASON}{STUCK}[^:]*: ")
 
 
@@ -399,6 +429,15 @@ def failure_reason(detail: JobDetail) -> FailureReason:
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
+    return explained(found, detail)
+
+
+def explained(found: FailureReason, detail: JobDetail) -> FailureReason:
+    """Return a failure reason with the job's facts, or the blocking init container's image."""
+    init = _INIT_CONTAINER.search(f"{detail.status_reason}; {detail.container_reason}")
+    if init is not None:
+        image = f"the image {init[2]} of init container {init[1]}, which farcall does not add"
+        found = replace(found, remedy=found.remedy.replace(IMAGE, image))
     return filled(found, WORDS, detail)
 
 
@@ -429,6 +468,30 @@ def is_hollow(reason: str) -> bool:
 
 def _never_ran(detail: JobDetail) -> bool:
     return detail.exit_code is None and not detail.array_size
+
+
+INIT_FAILED = "InitContainerFailed"
+"""farcall's own reason, because the cluster has none."""
+
+_NOT_READY = "NodeNotReady"
+
+
+def node_not_ready(node: str) -> str:
+    """Return farcall's own reason for a pod whose node does not respond."""
+    return f"{_NOT_READY}: node {node} does not respond"
+
+
+def lost_node(detail: JobDetail) -> tuple[str, str] | None:
+    """Return a sentence and a remedy for a task whose node does not respond."""
+    if not detail.status_reason.startswith(_NOT_READY):
+        return None
+    node = detail.status_reason.split()[2]
+    remedy = (
+        "wait for the node; if it does not return, its tasks run again after `kubectl delete node "
+        f"{node}`, or `kubectl taint nodes {node} "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+    )
+    return f"node {node} does not respond, so its tasks neither finish nor run again", remedy
 
 
 _NODE_GONE = FailureReason(errors.HostLostError, "the job's node was lost", LOST)
@@ -487,7 +550,10 @@ _DONE_TO_IT: tuple[Row, ...] = (
         "the pod was preempted by a pod with a higher priority",
         f"{LOST}; or set priority_class to a higher one",
     ),
-    Row(status("DeletionByTaintManager", "NodeLost", "TaintManagerEviction"), _NODE_GONE),
+    Row(
+        status("DeletionByTaintManager", "NodeLost", "TaintManagerEviction", _NOT_READY),
+        _NODE_GONE,
+    ),
     row(status("DeletionByPodGC"), errors.HostLostError, "the job's node no longer exists", LOST),
     row(
         status("EvictionByEvictionAPI"),
@@ -512,6 +578,13 @@ _DONE_TO_IT: tuple[Row, ...] = (
         errors.HostLostError,
         "a node of the job was evicted, preempted or lost, so the others were terminated",
         "submit it again",
+    ),
+    row(
+        container(INIT_FAILED),
+        errors.ImageError,
+        "an init container of the pod failed, so the task did not start",
+        "see its log with the command in the message; farcall adds no init containers, so check "
+        "pod_overlay, or ask who injects it into pods of the namespace",
     ),
     # Regardless of the exit code: 137, or 1 if only a child process was killed.
     row(

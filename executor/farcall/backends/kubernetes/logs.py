@@ -226,7 +226,7 @@ async def _read(
 def _lost(kube: Kube, pod: str, line: bytes) -> KubeError:
     call = Call("get", "pods/log", kube.namespace, pod)
     text = line.decode(errors="replace")[:_LOST_CHARACTERS]
-    return KubeError(f"{call}: {text}", call=call, code=_GONE)
+    return KubeError(f"{call}: {text}", call=call, code=_GONE, is_lasting=True)
 
 
 def _params(since: datetime | None, tail: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any
 
@@ -53,6 +53,20 @@ _MOST_POLLS = 5000
 _MOST_EVENTS = 100
 _MOST_PENDING = 20
 """Maximum number of waiting pods in a response; each takes some kilobytes of JSON."""
+
+_MOST_OPEN = 200
+_LOST_AFTER = timedelta(minutes=1)
+"""Minimum age of a job whose nodes may be lost: a cluster notices after 40 seconds.
+
+https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
+"""
+
+_LOST_POLL_S = 60.0
+_PROGRESS_POLL_S = 60.0
+"""Minimum interval between polls of a job some of whose tasks have run.
+
+A map of 400 short tasks otherwise needs a list of pods or events every few seconds.
+"""
 
 _BEHIND_S = 1.0
 _BEHIND_STEP_S = 0.02
@@ -121,6 +135,19 @@ class Found:
     def has_failed(self) -> bool:
         """Whether it has failed, even if parts of it are still stopping."""
         return nodes.has_failed(self.job)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether some of its tasks run or have finished."""
+        return any(self.status.get(key) for key in ("ready", "completedIndexes", "failedIndexes"))
+
+    @property
+    def unready(self) -> int:
+        """Number of its pods that exist and do not run: they start, or their node is lost."""
+        names = "active", "terminating"
+        return sum(int(self.status.get(name) or 0) for name in names) - int(
+            self.status.get("ready") or 0
+        )
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -301,18 +328,30 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        active = int(job.status.get("active") or 0)
-        if job.is_final or active <= int(job.status.get("ready") or 0):
+        unready = job.unready
+        if job.is_final or unready <= 0:
             return []
-        key = f"{job.name}?"
+        params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
+        # Tasks that are starting count too; if some have run, probably nothing is blocked.
+        least_s = _PROGRESS_POLL_S if job.has_run else 0
+        pending = await self._some(job, f"{job.name}?", params, _MOST_PENDING, least_s)
+        is_new = submitted_at(job.job)[0] > datetime.now(timezone.utc) - _LOST_AFTER
+        if is_new or len(pending) >= min(unready, _MOST_PENDING):
+            return pending
+        # Some tasks neither wait nor run: their containers start, or their nodes are lost.
+        params["fieldSelector"] = _OPEN
+        others = await self._some(job, f"{job.name}~", params, _MOST_OPEN, _LOST_POLL_S)
+        return [*pending, *(pod for pod in others if pod.is_unreachable)]
+
+    async def _some(
+        self, job: Found, key: str, params: Mapping[str, str], most: int, least_s: float
+    ) -> list[Pod]:
         found = self._kept(job, key, whatever_changed=True)
         if found is None:
-            params = {"labelSelector": _of_job(job), "fieldSelector": "status.phase=Pending"}
             path = self._kube.path("pods")
-            page = await self._kube.request("GET", path, params={**params, "limit": _MOST_PENDING})
+            page = await self._kube.request("GET", path, params={**params, "limit": most})
             found = [describe.read(document) for document in items_of(page)]
-            # Tasks that are starting count too; while some run, nothing is blocked.
-            self._keep(job, key, found, least_s=_LONGEST_POLL_S if job.status.get("ready") else 0)
+            self._keep(job, key, found, is_open=True, least_s=least_s)
         return found
 
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
@@ -359,12 +398,12 @@ class Lookup:
         Raises:
             KubeError: The server refused for another reason.
         """
-        query = self._explained_by(job, pods)
+        query = await self._explained_by(job, pods)
         if query is None:
             return []
         path, params = query
         key = f"{job.name}!"
-        found = self._kept(job, key)
+        found = self._kept(job, key, whatever_changed=job.has_run)
         if found is None:
             try:
                 page = await self._kube.request(
@@ -375,10 +414,13 @@ class Lookup:
                     raise
                 page = {}
             found = list(items_of(page))
-            self._keep(job, key, found, is_open=True)
+            least_s = _PROGRESS_POLL_S if job.has_run else 0
+            self._keep(job, key, found, is_open=True, least_s=least_s)
         return found
 
-    def _explained_by(self, job: Found, pods: Sequence[Pod]) -> tuple[str, dict[str, str]] | None:
+    async def _explained_by(
+        self, job: Found, pods: Sequence[Pod]
+    ) -> tuple[str, dict[str, str]] | None:
         """Return the list that explains why a job does not start; None if not needed."""
         metadata, spec = job.job["metadata"], job.job.get("spec") or {}
         if job.is_final or job.status.get("ready"):
@@ -386,7 +428,7 @@ class Lookup:
         if spec.get("suspend"):
             if documents.KUEUE_QUEUE not in (metadata.get("labels") or {}):
                 return None
-            path = self._kube.path("workloads", group="kueue.x-k8s.io", version="v1beta1")
+            path = await self._kube.kueue_path("workloads")
             return path, {"labelSelector": f"{_KUEUE_UID}={metadata.get('uid')}"}
         kind, name = "Job", job.name
         waiting = next((pod for pod in pods if pod.is_pending), None)
@@ -529,7 +571,7 @@ class Lookup:
             KubeError: The server refused.
         """
         if scheduler == "kueue":
-            path = self._kube.path("localqueues", group="kueue.x-k8s.io", version="v1beta1")
+            path = await self._kube.kueue_path("localqueues")
         elif scheduler == "volcano":
             path = "/apis/scheduling.volcano.sh/v1beta1/queues"
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -97,9 +98,9 @@ def tell(*events, then="end"):
     return answer
 
 
-def opened(path, context=""):
+def opened(path, context="", **times):
     """Return a client for a kubeconfig file."""
-    return Kube(read(str(path), context), "", Timing.fast())
+    return Kube(read(str(path), context), "", replace(Timing.fast(), **times))
 
 
 def kubeconfig(path: Path, url: str, user=None, **cluster):

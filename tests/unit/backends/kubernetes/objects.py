@@ -101,7 +101,7 @@ def pod(
         "status": {"phase": phase, "conditions": list(conditions)},
     }
     if deleting:
-        document["metadata"]["deletionTimestamp"] = at(45)
+        document["metadata"] |= {"deletionTimestamp": at(45), "deletionGracePeriodSeconds": 30}
     if reason:
         document["status"] |= {"reason": reason, "message": message}
     if state:

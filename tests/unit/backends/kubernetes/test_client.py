@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import dataclasses
 import json
 import pickle
@@ -14,12 +15,33 @@ from tests.support.patience import until_async
 from tests.unit.backends.kubernetes.api_server import cut, give, kubeconfig, opened, refuse, tell
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+DENIAL = (
+    'jobs.batch is forbidden: User "alice" cannot create resource "jobs" in API group "batch" in '
+    'the namespace "ml"'
+)
 
 
 async def test_path_has_namespace_of_context(kube):
     assert kube.namespace == "ml"
     assert kube.path("jobs", group="batch") == JOBS
     assert kube.path("pods", "a/log") == "/api/v1/namespaces/ml/pods/a/log"
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        (give({"kind": "APIResourceList"}), "v1beta2"),
+        (refuse(404, "NotFound", "the server could not find the requested resource"), "v1beta1"),
+        (refuse(403, "Forbidden", 'User "alice" cannot get path "/apis"'), "v1beta2"),
+    ],
+    ids=["new", "old", "denied"],
+)
+async def test_newest_version_of_kueue_is_used(kube, server, answer, version):
+    server.answers = [answer]
+    for name in ("", "nightly"):
+        path = await kube.kueue_path("localqueues", name)
+        assert path.startswith(f"/apis/kueue.x-k8s.io/{version}/namespaces/ml/localqueues")
+    assert len(server.requests) == 1
 
 
 async def test_request_has_token_query_and_body(kube, server):
@@ -47,16 +69,29 @@ async def test_transient_failure_is_retried(kube, server, failing):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_denials_of_allowed_request_are_retried(kube, server, status):
-    there = give({"kind": "Job"})
-    server.answers = [there, refuse(status, "No"), refuse(status, "No"), there]
+async def test_denials_of_allowed_request_are_retried(server, tmp_path, status):
+    """A starting server may deny requests for longer than other failures are retried."""
+    there, denied = give({"kind": "Job"}), refuse(status, "No", DENIAL)
+    server.answers = [there, denied, denied, there]
+    kube = opened(kubeconfig(tmp_path / "config", server.url), call_retry_s=0)
     for _ in range(2):
         assert await kube.request("GET", f"{JOBS}/x") == {"kind": "Job"}
+    await kube.close()
     assert len(server.requests) == 4
 
 
+@pytest.mark.parametrize("then", ["end", "cut"])
+async def test_denials_after_ended_watch_are_retried(kube, server, then):
+    """A starting API server denies requests, also the first request of its kind."""
+    server.answers = [tell(then=then), refuse(403, "Forbidden", DENIAL), give({"kind": "Job"})]
+    with contextlib.suppress(KubeError):
+        async for _ in kube.watch(JOBS, {}):
+            pass
+    assert await kube.request("GET", f"{JOBS}/x") == {"kind": "Job"}
+
+
 async def test_denial_of_other_permission_is_final(kube, server):
-    server.answers = [give({"kind": "Job"}), refuse(403, "Forbidden")]
+    server.answers = [give({"kind": "Job"}), refuse(403, "Forbidden", DENIAL)]
     await kube.request("GET", f"{JOBS}/x")
     with pytest.raises(KubeError, match="--verb=create"):
         await kube.request("POST", JOBS, body={})

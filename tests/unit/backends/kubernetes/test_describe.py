@@ -12,6 +12,7 @@ from tests.unit.backends.kubernetes.objects import (
     BUNDLE,
     IMAGE,
     NAME,
+    at,
     condition,
     event,
     job,
@@ -99,6 +100,24 @@ def test_suspended_job_continues_after_last_attempt():
     assert describe.Description(document).whole((pod(exit_code=143),)).status is JobStatus.RUNNABLE
 
 
+def test_suspension_is_no_attempt():
+    """A suspended Job deletes its pods without counting them, and later runs them again."""
+    deleted = pod(exit_code=143, deleting=True, name="first").deleted()
+    again = pod("Pending", name="second")
+    assert describe.Description(job(suspend=True)).whole((deleted,)).attempts == 0
+    assert describe.Description(job(active=1)).whole((deleted, again)).attempts == 0
+    later = pod("Pending", attempt=2, name="second")
+    assert describe.Description(job(active=1)).whole((deleted, later)).attempts == 1
+
+
+def test_container_that_never_started_has_no_start():
+    """The runtime reports the epoch as its start."""
+    over = {"exitCode": 128, "reason": "StartError", "startedAt": "1970-01-01T00:00:00Z"}
+    status = {"containerStatuses": [{"name": "task", "state": {"terminated": over}}]}
+    found = read({"status": {"phase": "Failed", **status}})
+    assert (found.exit_code, found.started_at) == (128, None)
+
+
 def test_attempts_keep_their_numbers():
     """Deleted pods leave empty attempts."""
     pods = (
@@ -123,6 +142,22 @@ def test_attempts_without_pods_are_unknown():
     assert not describe.Description(ended).whole((pod(exit_code=1),)).has_lost_attempts
 
 
+def test_deletion_after_end_keeps_exit():
+    """The deletion began at its timestamp minus the grace period."""
+    document = {
+        "metadata": {"deletionTimestamp": at(70), "deletionGracePeriodSeconds": 30},
+        "status": {
+            "phase": "Failed",
+            "containerStatuses": [
+                {"name": "task", "state": {"terminated": {"exitCode": 137, "finishedAt": at(39)}}}
+            ],
+        },
+    }
+    assert read(document).deleted().as_attempt().status_reason == ""
+    document["metadata"]["deletionTimestamp"] = at(69)
+    assert read(document).deleted().as_attempt().status_reason == DELETED
+
+
 def test_failed_pod_settles_with_its_reason():
     assert not pod().is_settled
     assert pod(exit_code=1).is_settled
@@ -138,16 +173,51 @@ def test_deleted_pod_reports_deletion_unless_ended():
     assert pod(exit_code=1).deleted().as_attempt().status_reason == ""
 
 
-def test_failed_init_container_is_the_reason():
+NODE_CONTROLLERS = {"type": "Ready", "status": "False"}
+KUBELETS = {**NODE_CONTROLLERS, "reason": "ContainersNotReady", "message": "unready: [task]"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_lost"),
+    [
+        ((NODE_CONTROLLERS,), True),
+        ((KUBELETS,), False),
+        ((KUBELETS, condition("DisruptionTarget", "DeletionByTaintManager", "Taint")), True),
+    ],
+)
+def test_unresponsive_node_is_named(conditions, is_lost):
+    running = pod("Running", running=True, conditions=conditions)
+    task = describe.Description(job(active=1)).whole((running,))
+    array = describe.Description(job(8, active=4, completedIndexes="4-7")).whole((running,))
+    for found in (task, array):
+        assert ("node node-1 does not respond" in found.waiting()[0]) is is_lost
+        assert ("kubectl delete node node-1" in found.likely_cause) is is_lost
+        assert (found.status is JobStatus.RUNNING) is (not is_lost and found is task)
+    assert array.status_summary.get("RUNNABLE", 0) == is_lost
+
+
+def test_likely_cause_is_clusters():
+    """The words of Batch do not apply to a cluster."""
+    held, new = job(4, suspend=True), job(4)
+    assert "suspended" in describe.Description(held).whole(()).likely_cause
+    assert "kube-controller-manager" in describe.Description(new).whole(()).likely_cause
+    full = describe.Description(job(active=1)).whole((pod("Pending", placed=False),))
+    assert "capacity" in full.likely_cause
+
+
+def test_waiting_init_container_is_the_reason():
     waits = {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}
     status = {
         "phase": "Pending",
-        "initContainerStatuses": [{"name": "setup", "state": waits}],
+        "initContainerStatuses": [{"name": "setup", "image": "x:1", "state": waits}],
         "containerStatuses": [
             {"name": "task", "state": {"waiting": {"reason": "PodInitializing"}}}
         ],
     }
-    assert read({"status": status}).container_reason == "ImagePullBackOff: m"
+    blocked = read({"status": status})
+    assert blocked.container_reason == "ImagePullBackOff: m (init container setup, image x:1)"
+    found = describe.Description(job(active=1)).whole((blocked,))
+    assert found.remedy.startswith("check the image x:1 of init container setup")
 
 
 def test_sidecar_container_is_ignored():
@@ -155,6 +225,19 @@ def test_sidecar_container_is_ignored():
     own = {"name": "task", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
     found = read({"status": {"phase": "Failed", "containerStatuses": [sidecar, own]}})
     assert (found.exit_code, found.container_reason) == (0, "")
+
+
+def test_native_sidecar_is_ignored():
+    """A native sidecar stops last, and its exit code is not the task's."""
+    spec = {"initContainers": [{"name": "mesh", "restartPolicy": "Always"}]}
+    sidecar = {"name": "mesh", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}}
+    killed = {"exitCode": 137, "reason": "OOMKilled"}
+    status = {"phase": "Failed", "initContainerStatuses": [sidecar]}
+    status["containerStatuses"] = [{"name": "task", "state": {"terminated": killed}}]
+    found = read({"spec": spec, "status": status})
+    assert (found.exit_code, found.container_reason) == (137, "OOMKilled")
+    status["containerStatuses"][0]["state"] = {"waiting": {"reason": "PodInitializing"}}
+    assert read({"spec": spec, "status": status}).exit_code is None
 
 
 def test_invalid_annotations_are_ignored():

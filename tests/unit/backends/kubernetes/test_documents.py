@@ -308,6 +308,14 @@ def test_kueue_job_is_suspended():
     assert variables(size=10, scheduler="kueue", queue="q")["FARCALL_CANCELLABLE"] == "1"
 
 
+@pytest.mark.parametrize(("size", "options"), [(1, {}), (10, {"max_parallel": 1})])
+def test_single_pod_has_no_minimum_parallelism(size, options):
+    """Kueue's webhook rejects it: ``Invalid value: 1: should be between 0 and 0``."""
+    document = made(size, scheduler="kueue", queue="team-a", **options)
+    assert document["spec"]["parallelism"] == 1
+    assert "kueue.x-k8s.io/job-min-parallelism" not in document["metadata"]["annotations"]
+
+
 def test_volcano_queue_is_annotated():
     document = made(10, scheduler="volcano", queue="team-a")
     assert document["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "1"

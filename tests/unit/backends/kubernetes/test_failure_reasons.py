@@ -84,6 +84,25 @@ def exited(code: int, **options: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
     return failed(**options), (pod(exit_code=code),)
 
 
+def initialized(code: int) -> describe.Pod:
+    """Return the pod whose init container failed; its own container never started."""
+    status = {
+        "phase": "Failed",
+        "initContainerStatuses": [
+            {
+                "name": "setup",
+                "image": "busybox:1",
+                "state": {"terminated": {"exitCode": code, "reason": "Error"}},
+            }
+        ],
+        "containerStatuses": [
+            {"name": "task", "state": {"waiting": {"reason": "PodInitializing"}}}
+        ],
+    }
+    index = {"batch.kubernetes.io/job-completion-index": "0"}
+    return describe.read({"metadata": {"name": "a-0-x", "annotations": index}, "status": status})
+
+
 RECORDED = [
     # users
     Recorded(
@@ -295,6 +314,13 @@ RECORDED = [
     # the container
     Recorded(
         errors.ImageError,
+        "an init container of the pod failed",
+        failed(),
+        (initialized(9),),
+        told="exit code 9 (init container setup, image busybox:1; kubectl logs a-0-x -c setup)",
+    ),
+    Recorded(
+        errors.ImageError,
         "could not be started",
         *ending(
             exit_code=128,
@@ -460,10 +486,18 @@ def making(message: str):
     return job(), (), (event("FailedCreate", f"Error creating: {message}"),)
 
 
-def held(message: str):
+def held(message: str, reason: str = "WaitingForQuota", *others: dict[str, Any], active=True):
+    """Return a suspended Job, with its Workload in Kueue's order of conditions."""
+    conditions = [
+        *others,
+        condition("QuotaReserved", reason, message, "False"),
+        condition("Admitted", "NoReservation", "The workload has no reservation", "False"),
+    ]
     workload = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
-        "status": {"conditions": [condition("QuotaReserved", "Pending", message, "False")]},
+        "spec": {"queueName": "nightly", "active": active},
+        "status": {"conditions": conditions},
     }
     return job(suspend=True), (), (workload,)
 
@@ -502,9 +536,19 @@ PLACES = [
 ]
 CREATIONS = [
     (Heals.OFTEN, "max_parallel", "exceeded quota: q, requested: limits.memory=8Gi, used: 0"),
+    (
+        Heals.SOMETIMES,
+        "request more",
+        "minimum memory usage per Container is 100Mi, but request is 64Mi",
+    ),
     (Heals.SOMETIMES, "service_account", "error looking up service account: not found"),
     (Heals.SOMETIMES, "priority_class", "no PriorityClass with name high was found"),
     (Heals.SOMETIMES, "bind and device", 'violates PodSecurity "restricted:latest": hostPath'),
+    (
+        Heals.SOMETIMES,
+        '"allowPrivilegeEscalation": false',
+        'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
+    ),
     (Heals.SOMETIMES, "settings that the message names", "denied the request: no owner"),
 ]
 WAITING = [
@@ -543,10 +587,37 @@ WAITING = [
         for heals, remedy, text in CREATIONS
     ),
     Waits(
+        Heals.SOMETIMES,
+        errors.JobStuckError,
+        "Kubernetes tries again",
+        *making("stream error: stream ID 7; INTERNAL_ERROR; received from peer"),
+    ),
+    Waits(
         Heals.OFTEN,
         errors.JobStuckError,
         "another LocalQueue",
-        *held("couldn't assign flavors to pod set main: request > maximum capacity (20 > 10)"),
+        *held(
+            "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor "
+            "any-node, previously considered podsets requests (0) + current podset request (20) > "
+            "maximum capacity (10)"
+        ),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        "another LocalQueue",
+        *held("ClusterQueue science is inactive", "Inadmissible"),
+    ),
+    Waits(
+        Heals.OFTEN,
+        errors.JobStuckError,
+        "spec.active",
+        *held(
+            "couldn't assign flavors",
+            "Pending",
+            condition("Evicted", "Deactivated", "The workload is deactivated"),
+            active=False,
+        ),
     ),
 ]
 
@@ -644,8 +715,25 @@ def test_stopping_job_is_reported():
     assert "is stopping" in detail.waiting()[0]
 
 
-def test_kueue_message_is_quoted():
-    document, pods, events = held("couldn't assign flavors: insufficient unused quota for cpu")
+@pytest.mark.parametrize(
+    ("words", "waits"),
+    [
+        (
+            "insufficient unused quota for cpu in flavor any-node, 1 more needed",
+            held(
+                "couldn't assign flavors to pod set main: insufficient unused quota for cpu in "
+                "flavor any-node, 1 more needed"
+            ),
+        ),
+        (
+            "Preempted to accommodate a workload",
+            held("Preempted to accommodate a workload (UID: 1)", "Pending"),
+        ),
+    ],
+)
+def test_kueue_message_is_quoted(words, waits):
+    document, pods, events = waits
     detail = describe.Description(document, events).whole(pods)
     assert detail.status is JobStatus.RUNNABLE
-    assert "insufficient unused quota" in detail.waiting()[0]
+    assert not detail.is_blocked
+    assert words in detail.waiting()[0]

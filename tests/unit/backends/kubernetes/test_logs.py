@@ -140,6 +140,8 @@ async def test_waiting_container_may_get_log(kubelet, kube):
 
 
 async def test_deleted_log_message_is_not_output(server, kube):
+    """A deleted log never comes back, so the request is not repeated."""
+
     async def answer(_):
         return web.Response(body=b"unable to retrieve container logs for containerd://0a1b")
 
@@ -147,6 +149,7 @@ async def test_deleted_log_message_is_not_output(server, kube):
     log = PodLog(kube, "a")
     assert await read(log) == []
     assert log.exists is False
+    assert len(server.requests) == 1
 
 
 async def test_refusal_raises_and_outage_is_retried(server, kube):

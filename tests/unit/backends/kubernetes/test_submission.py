@@ -3,7 +3,7 @@ import pytest
 from farcall.backends.kubernetes.backend import check_submission as check
 from farcall.backends.kubernetes.backend import create, delete, marked
 from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, MANAGED_LABEL
-from farcall.model.errors import SettingsError, SubmissionError
+from farcall.model.errors import JobStuckError, SettingsError, SubmissionError
 from farcall.model.pacing import Ticket
 from tests.unit.backends.kubernetes.api_server import cut, give, refuse
 
@@ -100,6 +100,57 @@ async def test_rejected_job_leaves_no_objects(kube, server, status, reason):
     method, path, query, _ = server.requests[-1]
     assert (method, path) == ("DELETE", f"{JOBS}/a-n1")
     assert query == {"propagationPolicy": "Background"}
+
+
+FORBIDDEN = 'jobs.batch "a" is forbidden: '
+QUOTA = (
+    f"{FORBIDDEN}exceeded quota: few-jobs, requested: count/jobs.batch=1, used: "
+    "count/jobs.batch=4, limited: count/jobs.batch=4"
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'admission webhook "vjob.kb.io" denied the request: metadata.annotations: Invalid value',
+        f"{FORBIDDEN}ValidatingAdmissionPolicy 'owner' with binding 'owner' denied request: no",
+        f'{FORBIDDEN}violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false',
+        f"{FORBIDDEN}failed quota: few: must specify limits.cpu for: task",
+    ],
+    ids=["webhook", "policy", "pod security", "unspecified limit"],
+)
+async def test_admission_rejection_is_not_missing_permission(kube, server, message):
+    server.answers = [refuse(403, "Forbidden", message)]
+    with pytest.raises(SubmissionError, match="administrator about the rule") as caught:
+        await create(kube, [JOB], Ticket())
+    assert message in str(caught.value)
+    assert "kubectl create role" not in str(caught.value)
+
+
+async def test_terminating_namespace_is_option_error(kube, server):
+    message = f"{FORBIDDEN}unable to create new content in namespace ml because it is being "
+    cause = {"reason": "NamespaceTerminating", "field": "metadata.namespace"}
+    details = {"name": "a", "group": "batch", "kind": "jobs", "causes": [cause]}
+    server.answers = [refuse(403, "Forbidden", f"{message}terminated", details)]
+    with pytest.raises(SettingsError, match="set namespace to another one") as caught:
+        await create(kube, [JOB], Ticket())
+    assert caught.value.option == "namespace"
+
+
+async def test_exceeded_quota_is_waited_for(kube, server, caplog):
+    """The objects created before are deleted, so that they do not use the quota meanwhile."""
+    part = {**JOB, "metadata": {"name": "a-n1"}}
+    server.answers = [_echo, refuse(403, "Forbidden", QUOTA), give({}), _echo]
+    made = await create(kube, [part, JOB], Ticket())
+    assert [each["metadata"]["name"] for each in made] == ["a-n1", "a"]
+    assert [each[0] for each in server.requests] == ["POST", "POST", "DELETE", "POST", "POST"]
+    assert "job a is waiting: " in caplog.text
+
+
+async def test_lasting_quota_ends_submission(kube, server):
+    server.answers = [refuse(403, "Forbidden", QUOTA)]
+    with pytest.raises(JobStuckError, match=r"stuck_timeout_s: .*few-jobs.*describe quota -n ml"):
+        await create(kube, [JOB], Ticket(), stuck_timeout_s=0)
 
 
 async def test_unsupported_kind_is_reported(kube, server):
