@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -104,3 +105,30 @@ def remove_folders(prefix: str, place: str = "") -> None:
     for folder in Path(place or tempfile.gettempdir()).glob(f"{prefix}*"):
         if is_gone(folder.name.removeprefix(prefix).rpartition("-")[0]):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def others_can_write(about: os.stat_result) -> bool:
+    """Return whether a file or folder can be written by users other than its owner and root.
+
+    A group counts, unless it is this user's own private group, which many Linux systems create
+    for each user (https://wiki.debian.org/UserPrivateGroups).
+    """
+    if about.st_mode & stat.S_IWOTH:
+        return True
+    return bool(about.st_mode & stat.S_IWGRP) and not _is_private_group(about.st_gid)
+
+
+@functools.lru_cache(64)
+def _is_private_group(number: int) -> bool:
+    try:
+        import grp
+        import pwd
+
+        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(number)
+    except (ImportError, KeyError):  # not POSIX, or an unknown user or group
+        return number == os.getegid() == 0
+    return (
+        number == user.pw_gid
+        and group.gr_name == user.pw_name
+        and {*group.gr_mem} <= {user.pw_name}
+    )

@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from farcall.model.errors import SettingsError
 from farcall.payload.ignore import NAME, Ignore, read_lines
+from farcall.payload.private_files import is_private
 from farcall.payload.spill import NoRoomError, open_file
 
 _log = logging.getLogger("farcall")
@@ -180,6 +181,7 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
     """Yield a folder's entries except ignored ones, each folder before its contents."""
     ignore = _ignore(root)
     special: list[str] = []
+    private: list[str] = []
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -189,6 +191,9 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
             name = posixpath.join(folder, path.name)
             with _reading(path):
                 entry = _Entry(path, path.lstat())
+            if is_private(path.name) and not ignore.takes_back(name):
+                private.append(name)
+                continue
             is_out = ignore.leaves_out(name)
             if entry.is_folder and not (is_out and ignore.leaves_out_all_of(name)):
                 folders.append(name)
@@ -198,6 +203,17 @@ def _walk(root: Path) -> Iterator[tuple[str, _Entry]]:
                 yield name, entry
             else:
                 special.append(name)
+    _report(root, special, private)
+
+
+def _report(root: Path, special: list[str], private: list[str]) -> None:
+    """Warn about entries that are not sent."""
+    if private:
+        _log.warning(
+            "%d entries of workspace %s look like keys or credentials and are not sent: %s. To "
+            'send one, add the line "!%s" to its %s',
+            *(len(private), root, ", ".join(sorted(private)[:3]), min(private), NAME),
+        )
     if special:
         _log.warning(
             "%d entries of workspace %s are not sent, because they are not files, folders or "

@@ -1,8 +1,8 @@
 """Ignore files: the paths that a ``.dockerignore`` excludes, as in docker.
 
 A pattern matches paths below the folder: ``*`` and ``?`` match everything except a slash, ``**``
-any number of folders, ``[...]`` one character of a class. A match excludes the path and everything
-below it; ``!`` includes paths again. The last matching line decides.
+between slashes any number of folders, ``[...]`` one character of a class. A match excludes the
+path and everything below it; ``!`` includes paths again. The last matching line decides.
 
 Source:
     https://docs.docker.com/build/concepts/context/#dockerignore-files
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Rule(NamedTuple):
         text: The line.
         number: Its number.
         where: Name of the file, or of the option, that contains it.
-        pattern: Matches the paths, and everything below them.
+        parts: Patterns of the names in matching paths; None for any number of folders.
         takes_back: Whether matching paths are included again.
         beginning: Common prefix of all paths that it can match.
     """
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
     text: str
     number: int
     where: str
-    pattern: re.Pattern[str]
+    parts: tuple[re.Pattern[str] | None, ...]
     takes_back: bool
     beginning: str
 
@@ -56,6 +56,18 @@ class Rule(NamedTuple):
         if self.where == OPTION:
             return f"remove the pattern from {OPTION}"
         return f'add the line "!{path}" at the end of {self.where}'
+
+    def matches(self, names: Sequence[str]) -> bool:
+        """Return whether the rule matches a path, or a folder above it."""
+        ends = {0}  # numbers of names that the parts so far can match
+        for part in self.parts:
+            if part is None:
+                ends = set(range(min(ends, default=len(names)), len(names) + 1))
+            else:
+                ends = {n + 1 for n in ends if n < len(names) and part.fullmatch(names[n])}
+        if self.parts[-1] is None:  # it matches only what is inside
+            ends.discard(min(ends, default=0))
+        return bool(ends)
 
 
 class Ignore:
@@ -103,10 +115,17 @@ class Ignore:
     def excluding(self, path: str) -> Rule | None:
         """Return the rule that excludes a path; None if it is included."""
         last: Rule | None = None
+        names = path.split("/")
         for rule in self._rules:
-            if rule.takes_back == (last is not None) and rule.pattern.fullmatch(path):
+            if rule.takes_back == (last is not None) and rule.matches(names):
                 last = None if rule.takes_back else rule
         return last
+
+    def takes_back(self, path: str) -> bool:
+        """Return whether the last rule that matches a path includes it."""
+        names = path.split("/")
+        last = next((rule for rule in reversed(self._rules) if rule.matches(names)), None)
+        return last is not None and last.takes_back
 
     def leaves_out(self, path: str) -> bool:
         """Return whether a path is excluded."""
@@ -161,42 +180,53 @@ def _rule(text: str, number: int, where: str) -> Rule | None:
         return None
     wild = _WILD.search(plain)
     beginning = plain[: wild.start()] if wild else f"{plain}/"
-    pattern = re.compile(f"{_regex(plain)}(?:/.*)?", re.DOTALL)
-    return Rule(text, number, where, pattern, takes_back, beginning)
+    parts = [_part(part) for part in _split(plain)]
+    return Rule(text, number, where, tuple(parts), takes_back, beginning)
 
 
-def _regex(pattern: str) -> str:
-    made, at = "", 0
+def _split(pattern: str) -> list[str]:
+    """Split a pattern at its slashes, but not in character classes."""
+    return re.findall(r"(?:\\.|\[(?:\\.|[^\]\\])+\]|[^/])+", pattern, re.DOTALL)
+
+
+def _part(pattern: str) -> re.Pattern[str] | None:
+    """Return the pattern of one name; None for any number of folders.
+
+    Text between two asterisks is matched where it occurs first, because a later place never helps.
+    Without that, a few asterisks would take a regular expression hours:
+    https://docs.python.org/3/library/re.html
+    """
+    if pattern == "**":
+        return None
+    first, *others = _texts(pattern)
+    last = others.pop() if others else None
+    made = [first]
+    for number, text in enumerate(others):
+        made.append(f"(?=(?P<t{number}>.*?{text}))(?P=t{number})")
+    return re.compile("".join(made) + (f".*{last}" if last is not None else ""), re.DOTALL)
+
+
+def _texts(pattern: str) -> list[str]:
+    """Return the regular expressions of the texts between a pattern's asterisks."""
+    texts, at = [""], 0
     while at < len(pattern):
         letter = pattern[at]
         at += 1
         if letter == "*":
-            if pattern.startswith("*", at):
-                made, at = made + _any_folders(pattern, at + 1), _behind(pattern, at + 1)
-            else:
-                made += "[^/]*"
-        elif letter == "?":
-            made += "[^/]"
+            texts.append("")
+            continue
+        if letter == "?":
+            made = "."
         elif letter == "[":
-            part, at = _class(pattern, at)
-            made += part
+            made, at = _class(pattern, at)
         elif letter == "\\":
             if at == len(pattern):
                 raise ValueError("nothing follows the \\")
-            made, at = made + re.escape(pattern[at]), at + 1
+            made, at = re.escape(pattern[at]), at + 1
         else:
-            made += re.escape(letter)
-    return made
-
-
-def _any_folders(pattern: str, at: int) -> str:
-    """Return the regular expression for ``**``, if the pattern continues at ``at``."""
-    return ".*" if _behind(pattern, at) == len(pattern) else "(?:.*/)?"
-
-
-def _behind(pattern: str, at: int) -> int:
-    """Return the position after ``**`` and the slash that belongs to it."""
-    return at + 1 if pattern.startswith("/", at) else at
+            made = re.escape(letter)
+        texts[-1] += made
+    return texts
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
@@ -214,4 +244,4 @@ def _class(pattern: str, at: int) -> tuple[str, int]:
         re.compile(f"[{inside}]")
     except re.error as error:
         raise ValueError(str(error)) from error
-    return f"(?!/)[{found[1]}{inside}]", found.end()
+    return f"[{found[1]}{inside}]", found.end()

@@ -34,6 +34,7 @@ from typing import Any
 from farcall.model.errors import SettingsError
 from farcall.payload import editable
 from farcall.payload import walk as walks
+from farcall.payload.private_files import PRIVATE, holds_private_key
 from farcall.payload.walk import (
     CODE,
     MOST_BYTES,
@@ -253,6 +254,10 @@ def project_modules() -> list[ModuleType]:
 
 _modules_seen: tuple[Any, list[str]] = (None, [])
 _known: dict[str, bool] = {}
+try:
+    _START_FOLDER = os.getcwd()
+except OSError:  # it was deleted
+    _START_FOLDER = ""
 
 
 def _is_of_project(name: str, module: Any) -> bool:
@@ -288,7 +293,8 @@ def _found_roots() -> tuple[list[str], list[str], list[str], dict[str, str]]:
     on_path: list[str] = []
     for entry in sys.path:
         path = os.path.abspath(entry or os.curdir)
-        if path not in on_path and os.path.isdir(path) and not _is_foreign(path):
+        is_new = path not in on_path and os.path.isdir(path)
+        if is_new and not _is_foreign(path) and not (entry and _is_by_chance(path)):
             on_path.append(path)
     homes: list[str] = []
     files: list[str] = []
@@ -313,6 +319,16 @@ def _main_files(on_path: Iterable[str]) -> list[str]:
     return [main] if main and not is_inside else []
 
 
+def _is_by_chance(path: str) -> bool:
+    """Return whether a folder is on the path because ``PYTHONPATH`` has an empty entry."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    named = [os.path.abspath(each) for each in entries if each]
+    is_empty = len(named) < len(entries) and bool(named)
+    main = main_file()
+    is_main = bool(main) and os.path.dirname(main) == path
+    return is_empty and path == _START_FOLDER and path not in named and not is_main
+
+
 @functools.cache
 def _is_foreign(path: str) -> bool:
     """Return whether a folder contains installed packages, or farcall itself."""
@@ -322,30 +338,35 @@ def _is_foreign(path: str) -> bool:
 
 # --- which files --------------------------------------------------------------------------------
 
-_warned: set[str] = set()
+_too_large: set[str] = set()
 """Folders that exceed the limits; walking one again would take too long."""
+
+_warned: set[str] = set()
+"""Folders, files and reasons that a warning has named."""
 
 _first_seen: dict[str, tuple[Any, int]] = {}
 
 
-def _add_root(walk: Walk, root: str, place: str, *, is_whole: bool) -> None:
-    """Add the files of a folder; if they are too many, only the loaded ones."""
-    if is_whole and not is_home(root) and root not in _warned:
+def _add_root(walk: Walk, root: str, place: str, *, is_whole: bool, is_named: bool) -> None:
+    """Add the files of a folder; if they are too many, or not the project's, the loaded ones."""
+    why = "" if is_named or not is_whole else walks.why_partial(root)
+    if is_whole and not why and (is_named or not is_home(root)) and root not in _too_large:
         with contextlib.suppress(TooManyError):
             walk.add_folder(root, place)
             return
+        _too_large.add(root)
+        why = f"holds more than {MOST_FILES} files or {MOST_BYTES / 1e6:g} MB"
     names = _loaded_in(root)
     try:
         walk.add_folder(root, place, names)
     except TooManyError:
         walk.add_files(root, place, _loaded_files(root))
-    if is_whole and not is_home(root) and root not in _warned:
+    if why and root not in _warned:
         _warned.add(root)
         _log.warning(
-            "%s holds more than %d files or %d MB, so jobs get only what is imported from it "
-            "(%s). Name the folders that they need in sources=[...], or leave others out with "
-            "exclude_sources",
-            *(root, MOST_FILES, MOST_BYTES / 1e6, ", ".join(names[:9])),
+            "%s %s, so jobs get only what is imported from it (%s). Name the folders that they "
+            "need in sources=[...], or leave others out with exclude_sources",
+            *(root, why, ", ".join(names[:9])),
         )
 
 
@@ -407,7 +428,7 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         roots, tops = _layout([*on_path, *homes, *renamed.values()], _common(wanted))
         walk = Walk(exclude, _loaded_files_of_project, lambda: _project_folders(roots))
         whole = {*on_path, *renamed.values(), *wanted}
-        _add_all(walk, roots, whole, files, renamed)
+        _add_all(walk, roots, whole, files, renamed, wanted)
         sent = tuple(sorted(walk.files.values(), key=attrgetter("place")))
         zips = [walk.files[each].place for each in dict.fromkeys(files) if _is_zip(walk, each)]
         path = tuple(zips) + tuple(
@@ -422,8 +443,9 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         stamp = sent, folders, path, tuple(roots)
         before = _found.get(key)
         if before is None or before[0] != stamp:
-            made = _pack(sent, folders, walk.left_out, path, roots, tops)
+            made = _pack(walk, sent, folders, path, roots, tops)
             before = _found[key] = stamp, made
+        _warn_of_private([each for each in before[1].left_out if PRIVATE in each.why])
         _remember(before[1])
         return before[1]
 
@@ -446,11 +468,13 @@ def _add_all(
     whole: Collection[str],
     files: Iterable[str],
     renamed: Mapping[str, str],
+    wanted: Collection[str],
 ) -> None:
     """Add folders, single files, links with the names of packages, and metadata."""
     for root, place in sorted(roots.items(), key=lambda each: len(each[0])):
         if not any(_is_inside(root, each) for each in roots):
-            _add_root(walk, root, place, is_whole=root in whole)
+            is_named = any(walks.is_below(each, root) for each in wanted)
+            _add_root(walk, root, place, is_whole=root in whole, is_named=is_named)
     for number, file in enumerate(dict.fromkeys(files)):
         walk.add_files(os.path.dirname(file), f"f{number}", [file])
     walk.follow_links()
@@ -569,6 +593,20 @@ def _warn_of_exclusion(walk: Walk) -> None:
             return
 
 
+def _warn_of_private(left_out: Sequence[LeftOut]) -> None:
+    """Warn once about files that look like keys or credentials."""
+    new = [each for each in left_out if each.path not in _warned]
+    if not new:
+        return
+    _warned.update(each.path for each in new)
+    _log.warning(
+        "%s looks like a key or credentials and is not sent to jobs%s. To send it, %s",
+        new[0].path,
+        f", and so do {len(new) - 1} other files" if len(new) > 1 else "",
+        new[0].remedy,
+    )
+
+
 def _folder(named: str) -> str:
     path = os.path.abspath(os.path.expanduser(named))
     if not os.path.isdir(path):
@@ -630,16 +668,16 @@ def _common(folders: Sequence[str]) -> str:
 
 
 def _pack(
+    walk: Walk,
     files: Sequence[File],
     folders: Iterable[str],
-    left_out: Sequence[LeftOut],
     path: Sequence[str],
     roots: dict[str, str],
     tops: dict[str, str],
 ) -> Sources:
     entries = [Entry(each, kind=runtime.FOLDER) for each in folders]
     sent: list[File] = []
-    left = list(left_out)
+    left = list(walk.left_out)
     loaded = {*_loaded_files_of_project()}
     for each in files:
         try:
@@ -647,6 +685,11 @@ def _pack(
         except OSError as error:
             left.append(LeftOut(each.path, str(error.strerror)))
             continue
+        if holds_private_key(data) and not each.path.endswith(CODE):
+            root = next((root for root in roots if walks.is_below(each.path, root)), os.sep)
+            if not walk.is_taken_back(each.path, root):
+                left.append(LeftOut(each.path, PRIVATE, walks.way_to_send(each.path, root)))
+                continue
         entries.append(Entry(each.place, data, each.kind))
         entries += _bytecode(each, data, is_loaded=each.path in loaded)
         sent.append(each)

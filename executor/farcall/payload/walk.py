@@ -6,6 +6,7 @@ followed: a job gets a copy of the target.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import posixpath
@@ -16,8 +17,10 @@ from typing import NamedTuple
 
 import farcall
 import farcall_runtime
+from farcall import filesystem
 from farcall.model.errors import SettingsError
 from farcall.payload.ignore import NAME, Ignore, Rule, read_lines
+from farcall.payload.private_files import PRIVATE, is_private
 from farcall_runtime.sources import FILE, LINK, PROGRAM
 
 MOST_FILES = 2000
@@ -89,6 +92,45 @@ def is_home(path: str) -> bool:
     return os.path.realpath(path) in {os.path.realpath(each) for each in others}
 
 
+def why_partial(folder: str) -> str:
+    """Return why only a folder's loaded modules are its project; empty if all of it is."""
+    real = os.path.realpath(folder)
+    if real in _SYSTEM or any(is_below(real, each) for each in _SYSTEM_TREES):
+        return "is a system folder"
+    if real in _homes_of_users():
+        return "is a user's home folder"
+    if _is_hidden(real) and top_of(folder) is None:
+        return "is a hidden folder"
+    try:
+        is_open = filesystem.others_can_write(os.stat(folder))
+    except OSError:
+        return ""
+    return "can be written by other users" if is_open else ""
+
+
+_SYSTEM = frozenset({"/dev", "/home", "/mnt", "/media", "/opt", "/srv", "/usr", "/var"})
+_SYSTEM_TREES = (
+    *("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys"),
+    *("/usr/bin", "/usr/lib", "/usr/sbin", "/usr/share"),
+)
+
+
+@functools.cache
+def _homes_of_users() -> frozenset[str]:
+    try:
+        import pwd
+    except ImportError:  # not POSIX
+        return frozenset()
+    own = os.path.realpath(os.path.expanduser("~"))
+    return frozenset(os.path.realpath(each.pw_dir) for each in pwd.getpwall()) - {own}
+
+
+def _is_hidden(folder: str) -> bool:
+    home = os.path.realpath(os.path.expanduser("~"))
+    inner = os.path.relpath(folder, home) if is_below(folder, home) else os.path.basename(folder)
+    return inner != os.curdir and inner.startswith(".")
+
+
 def is_below(path: str, folder: str) -> bool:
     """Return whether a path is a folder, or below it."""
     return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
@@ -148,12 +190,17 @@ def _ignored_by(root: str) -> _Rules | None:
 
 
 def why_skipped(name: str) -> str:
-    """Return why a file or folder of this name is never sent; empty if it may be."""
+    """Return why a file or folder of this name is not sent; empty if it may be."""
     if name.startswith("."):
         return "names that start with a dot are not sent"
     if name in _SKIPPED or name.endswith(_COMPILED):
         return "compiled files and installed packages are not sent"
     return ""
+
+
+def way_to_send(path: str, root: str) -> str:
+    """Return how to send a private file."""
+    return f'add "!{os.path.relpath(path, root)}" to exclude_sources'
 
 
 # --- walk ---------------------------------------------------------------------------------------
@@ -183,6 +230,10 @@ class Walk:
         self._links: list[tuple[str, str, list[_Rules]]] = []
         self._walked: dict[str, str] = {}
         """Places of the folders that were walked, by their real paths."""
+
+    def is_taken_back(self, path: str, root: str) -> bool:
+        """Return whether ``exclude_sources`` includes a path that is not sent otherwise."""
+        return self._exclude is not None and self._exclude.takes_back(os.path.relpath(path, root))
 
     @property
     def empty_folders(self) -> list[str]:
@@ -234,9 +285,21 @@ class Walk:
         elif not self._belongs(path, target):
             remedy = f"name {os.path.dirname(target)} in sources=[...], too"
             part.leave_out(path, f"a link to {target}, a place outside the project", remedy)
+        elif why := self._why_skipped(target):
+            part.leave_out(path, f"a link to {target}: {why}", PASS_IT)
         elif not part.is_excluded(target, is_folder=os.path.isdir(target), name=path):
             self._follow(part, target)
         self._take(part)
+
+    def _why_skipped(self, target: str) -> str:
+        """Return why a link's target would not be sent under its own path; empty if it would."""
+        folders = [each for each in self._project() if is_below(target, each)]
+        base = max(folders, key=len, default=os.path.dirname(target))
+        for name in os.path.relpath(target, base).split(os.sep):
+            why = why_skipped(name) or (PRIVATE if is_private(name) else "")
+            if why and name != os.curdir:
+                return why
+        return ""
 
     def _follow(self, part: _Part, target: str) -> None:
         if not os.path.isdir(target):
@@ -321,6 +384,11 @@ class _Part:
                 return True
         return False
 
+    def _is_taken_back(self, path: str) -> bool:
+        """Return whether rules include a path that is not sent otherwise."""
+        names = ((each.ignore, os.path.relpath(path, each.folder)) for each in self.rules)
+        return any(ignore.takes_back(name) for ignore, name in names)
+
     def walk(self, only: Sequence[str] | None) -> None:
         """Add the folder's contents.
 
@@ -365,6 +433,8 @@ class _Part:
             self.leave_out(entry.path, "its name is not printable", "rename it")
         elif is_folder and entry.path in OWN:
             self.leave_out(entry.path, "farcall itself")
+        elif is_private(entry.name) and not self._is_taken_back(entry.path):
+            self.leave_out(entry.path, PRIVATE, way_to_send(entry.path, self.root))
         elif not self.rules or not self.is_excluded(entry.path, is_folder=is_folder):
             if is_folder:
                 return True

@@ -122,6 +122,16 @@ def test_dockerignore_excludes_files(folder):
     assert list(members(packed(folder))) == [".dockerignore", "link", "sub/data"]
 
 
+def test_private_files_are_left_out_and_named(folder, caplog):
+    for name in (".aws", ".env", "server.pem", "public.pem"):
+        (folder / name).touch()
+    (folder / ".dockerignore").write_text("!public.pem\n")
+    names = members(packed(folder)).keys()
+    assert {"public.pem"} == names & {".aws", ".env", "server.pem", "public.pem"}
+    assert "3 entries of workspace" in caplog.text
+    assert 'add the line "!.aws" to its .dockerignore' in caplog.text
+
+
 def test_excluded_folder_is_not_read(folder, monkeypatch):
     (folder / ".dockerignore").write_text("sub\n")
     looked = []

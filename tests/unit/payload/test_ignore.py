@@ -66,3 +66,16 @@ def test_files_in_excluded_folder_can_return():
 def test_invalid_pattern_is_reported_with_line(line):
     with pytest.raises(SettingsError, match=r"^\S+, line 2: .* is not a valid pattern"):
         Ignore(["fine", line])
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 25, "**/" * 25 + "x", "[a-b]*" * 25 + "c"])
+def test_many_asterisks_are_matched_in_steps(pattern):
+    path = "/".join(["a" * 200 + "-"] * 30)
+    assert not Ignore([pattern]).leaves_out(path)
+
+
+def test_last_line_takes_path_back():
+    ignore = Ignore(["*.pem", "!public.pem"])
+    assert ignore.takes_back("public.pem")
+    assert not ignore.takes_back("server.pem")
+    assert not ignore.takes_back("other")

@@ -525,3 +525,69 @@ def test_script_may_have_any_name(project, monkeypatch, name):
     place = found.place_of(main.__file__)
     assert sources.local_path(found.digest, place) == main.__file__
     assert ("app.pyz" in name) == (found.path[:1] == (place.removesuffix("/__main__.py"),))
+
+
+# --- private files and folders of others ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["id_rsa", "id_work", "tls/server.pem", "credentials-dev.json", "terraform.tfstate"]
+)
+def test_private_file_is_left_out_and_named(project, caplog, name):
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).touch()
+    write(project, id_map_DOT_csv="", pem_DOT_py="")
+    assert places(sources.find("auto")) == ["0/id_map.csv", "0/pem.py"]
+    (record,) = caplog.records
+    assert f"{project / name} looks like a key or credentials" in record.message
+    assert f'add "!{name}" to exclude_sources' in record.message
+    assert f"0/{name}" in places(sources.find("auto", [f"!{name}"]))
+
+
+def test_file_that_begins_with_private_key_is_left_out(project, caplog):
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----"
+    write(project, deploy_DOT_txt=key, notes_DOT_txt=f"{' ' * 200}{key}")
+    assert places(sources.find("auto")) == ["0/notes.txt"]
+    assert "deploy.txt looks like a key" in caplog.text
+    assert places(sources.find("auto", ["!deploy.txt"])) == ["0/deploy.txt", "0/notes.txt"]
+
+
+@pytest.mark.parametrize("target", [".env", ".git/config", "keys/server.pem"])
+def test_link_is_judged_by_its_target(project, target):
+    (project / target).parent.mkdir(exist_ok=True)
+    (project / target).touch()
+    (project / "link.txt").symlink_to(target)
+    assert "0/link.txt" not in places(sources.find("auto"))
+
+
+def test_folder_that_others_can_write_sends_loaded_modules(project, monkeypatch, caplog):
+    write(project, mine_DOT_py="", other_DOT_txt="")
+    module = type(sys)("mine")
+    module.__file__ = str(project / "mine.py")
+    monkeypatch.setattr(sources, "project_modules", lambda: [module])
+    project.chmod(0o777)
+    assert places(sources.find("auto")) == ["0/mine.py"]
+    assert f"{project} can be written by other users" in caplog.text
+    assert "0/other.txt" in places(sources.find([str(project)]))
+
+
+@pytest.mark.parametrize("folder", ["/etc", "/usr", "/home"])
+def test_system_folder_is_no_project(folder):
+    assert walk.why_partial(folder) == "is a system folder"
+
+
+def test_hidden_folder_is_no_project_without_marker(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keys = tmp_path / ".ssh" / "old"
+    keys.mkdir(parents=True, mode=0o700)
+    assert walk.why_partial(str(keys)) == "is a hidden folder"
+    (keys / "pyproject.toml").touch()
+    assert walk.why_partial(str(keys)) == ""
+
+
+def test_empty_entry_of_pythonpath_adds_no_folder(project, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_START_FOLDER", str(project))
+    write(project, tax_DOT_txt="")
+    assert places(sources.find("auto")) == ["0/tax.txt"]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")
+    assert places(sources.find("auto")) == []
