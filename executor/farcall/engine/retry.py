@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import hashlib
+import hmac
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -57,8 +58,6 @@ from farcall_runtime.envelope import Buffer, Part
 # with the outcome key of the bundle whose tasks run again, so that write access to the bucket is
 # not enough to forge a retry.
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_MOST_NOTES = 1000
 _MOST_BYTES = 4 * 1024 * 1024
 _NOTES_AT_ONCE = 16
 _IN_FLIGHT = timedelta(seconds=60)
@@ -84,13 +83,19 @@ class Note:
     at: datetime | None = field(default=None, compare=False)
 
 
+def _key_of(of: Submission, bundle: str) -> str:
+    """Return a note's key, which other writers of the bucket can neither guess nor crowd out."""
+    name = of.where.retry_key(bundle)
+    return f"{name}.{hmac.new(of.key, name.encode(), hashlib.sha256).hexdigest()[:32]}"
+
+
 async def write(store: Store, of: Submission, note: Note) -> None:
     """Store a note, or replace it.
 
     Raises:
         ServiceError: S3 refused.
     """
-    key = of.where.retry_key(note.where.bundle)
+    key = _key_of(of, note.where.bundle)
     content = {
         "bundle": note.where.url,
         "queue": note.queue,
@@ -107,9 +112,8 @@ async def read(store: Store, of: Submission) -> list[Note]:
         ServiceError: S3 refused.
     """
     prefix = of.where.retries_prefix
-    listed = [
-        key for key, _ in await store.list_keys(prefix) if _NAME.fullmatch(key[len(prefix) :])
-    ]
+    keys = [key for key, _ in await store.list_keys(prefix)]
+    listed = [key for key in keys if key == _key_of(of, key[len(prefix) :].rpartition(".")[0])]
     places = asyncio.Semaphore(_NOTES_AT_ONCE)
 
     async def one(key: str) -> Note | None:
@@ -120,7 +124,7 @@ async def read(store: Store, of: Submission) -> list[Note]:
                     return _parsed(envelope.open_note(of.key, key, found[0]), found[1])
         return None
 
-    found = await asyncio.gather(*map(one, listed[:_MOST_NOTES]))
+    found = await asyncio.gather(*map(one, listed))
     return [note for note in found if note is not None]
 
 
@@ -726,8 +730,8 @@ class _Claim:
     async def release(self) -> None:
         """Delete the notes, so that other clients can retry the tasks at once."""
         with contextlib.suppress(FarcallError):  # others can retry a minute later
-            of = self._plan.submission.where
-            await self._store.delete([of.retry_key(bundle) for bundle in self._own])
+            of = self._plan.submission
+            await self._store.delete([_key_of(of, bundle) for bundle in self._own])
 
     def _competes(self, note: Note, notes: list[Note]) -> bool:
         """Return whether a note's retry runs the same tasks, and has or will have a job."""

@@ -407,18 +407,27 @@ async def test_newest_note_is_read(session):
     assert await retry.read(store, JOB) == [NOTE]
 
 
-async def test_foreign_notes_are_ignored(session):
+async def test_foreign_notes_are_neither_read_nor_in_the_way(session, monkeypatch):
     store = session.stores.of("bucket")
     await retry.write(store, JOB, NOTE)
-    written = await store.get(OLD.retry_key("fit-1"))
-    await store.put(OLD.retry_key("fit-2"), [written])  # signed for another key
-    await store.put(OLD.retry_key("fit-3"), [b"FARCALL"])
-    await store.put(OLD.retry_key("fit-4/x"), [written])
-    for number, content in enumerate(
-        ({}, {"bundle": 3}, {"bundle": NEW.url, "queue": "", "origin": 1})
-    ):
-        place = OLD.retry_key(f"fit-5{number}")
-        await store.put(place, envelope.seal_note(JOB.key, place, content))
-    place = OLD.retry_key("fit-6")
-    await store.put(place, envelope.seal_note(bytes(31) + b"x", place, {}))
+    (key,) = [key for key, _ in await store.list_keys(OLD.retries_prefix)]
+    for number in range(1001):  # listed before the note
+        await store.put(f"{OLD.retries_prefix}0-{number}", [b"FARCALL"])
+    await store.put(key.replace("fit-1", "fit-2"), [await store.get(key)])
+    read = []
+    get_dated = store.get_dated
+    monkeypatch.setattr(store, "get_dated", lambda key, **_: read.append(key) or get_dated(key))
     assert await retry.read(store, JOB) == [NOTE]
+    assert read == [key]
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"bundle": 3}, {"bundle": NEW.url, "queue": "", "origin": 1}, b"FARCALL"]
+)
+async def test_unreadable_note_is_ignored(session, content):
+    store = session.stores.of("bucket")
+    await retry.write(store, JOB, NOTE)
+    (key,) = [key for key, _ in await store.list_keys(OLD.retries_prefix)]
+    data = content if isinstance(content, bytes) else envelope.seal_note(JOB.key, key, content)
+    await store.put(key, data if isinstance(data, list) else [data])
+    assert await retry.read(store, JOB) == []
