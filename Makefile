@@ -15,7 +15,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, which would compile all they import each time: uv leaves that to them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-ci test-containers installed collected chaos check docs bench pictures bootstrap constraints image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-newest test-lowest test-ci test-containers test-cluster installed collected chaos check docs bench pictures bootstrap constraints image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -28,6 +28,8 @@ help:
 	@echo "make test-newest     the tests without constraints.txt, with the newest release of each dependency"
 	@echo "make test-lowest     the tests with the oldest release of each dependency that pyproject.toml allows"
 	@echo "make test-containers the tests of the image, with the engine that runs or one that is started (as root)"
+	@echo "make test-cluster    the Kubernetes tests on a real cluster, in the namespace of a context:"
+	@echo "                     KUBECONFIG=file FARCALL_TEST_KUBERNETES_IMAGE=image (any with a shell)"
 	@echo "make chaos           some hundred tasks while requests, containers, hosts and clients fail, and each"
 	@echo "                     accounted for (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
 	@echo "make check           ruff, mypy, import-linter, language check"
@@ -78,6 +80,10 @@ collected: $(VENV)/test
 
 test-containers: $(VENV)/test
 	PYTHON="$(BIN)/python" .ci/with-engine $(PYTEST) tests/image
+
+test-cluster: $(VENV)/test
+	@test -n "$(KUBECONFIG)" || { echo "make test-cluster needs KUBECONFIG=file" >&2; exit 2; }
+	$(PYTEST) tests/local/test_kube*.py --kubeconfig "$(KUBECONFIG)"
 
 chaos: $(VENV)/test
 	@$(BIN)/python -m tests.chaos $(CHAOS)
