@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import json
 import re
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +19,9 @@ from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
 from farcall.model import quantities
 from farcall.model.errors import FarcallError
+
+_SILENT_S = 5.0
+"""Seconds after which a command says what it waits for."""
 
 
 def moment(text: str) -> datetime:
@@ -91,6 +97,17 @@ async def opened() -> tuple[Settings, Session]:
     """
     settings = Settings()
     return settings, await session_for(settings)
+
+
+@contextlib.contextmanager
+def reporting_wait(platform: str, after_s: float = _SILENT_S) -> Iterator[None]:
+    """Write to stderr that a platform has not responded, if the block takes long."""
+    text = f"farcall: still waiting for {platform} to respond"
+    timer = asyncio.get_running_loop().call_later(after_s, functools.partial(echo, text, err=True))
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def print_json(value: Any) -> None:

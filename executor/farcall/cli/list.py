@@ -20,11 +20,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from farcall.backends.base import platform_of
 from farcall.cli import job_detail_view, references, tables
-from farcall.cli.common import moment, opened, pattern, print_json
+from farcall.cli.common import moment, opened, pattern, print_json, reporting_wait
 from farcall.cli.options import chosen_user, owner, queue_names
 from farcall.cli.printing import echo
 from farcall.client.console import Console
+from farcall.config.settings import Settings
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -214,6 +216,10 @@ class _Listing:
     async def again(self) -> list[Entry]:
         """Return the current jobs; all polls use one event loop."""
         settings, session = await opened()
+        with reporting_wait(platform_of(session.backend)):
+            return await self._read(settings, session)
+
+    async def _read(self, settings: Settings, session: Session) -> list[Entry]:
         self._catalog = self._catalog or Catalog(session.backend)
         self._reasons = self._reasons or Reasons(session)
         queues = list(dict.fromkeys(self.queues)) or [settings.queue]

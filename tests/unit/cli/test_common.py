@@ -1,11 +1,12 @@
 """Times and durations on the command line."""
 
+import asyncio
 from datetime import datetime, timedelta, timezone
 
 import click
 import pytest
 
-from farcall.cli.common import moment, seconds
+from farcall.cli.common import moment, reporting_wait, seconds
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,11 @@ def test_duration_accepts_seconds_or_units(text, value):
 def test_invalid_duration_is_rejected(text):
     with pytest.raises(click.BadParameter, match=r"not a valid duration: use units, such as 90s"):
         seconds(text)
+
+
+async def test_silent_platform_is_named(capsys):
+    with reporting_wait("Kubernetes", after_s=0):
+        await asyncio.sleep(0.01)
+    with reporting_wait("Batch"):
+        await asyncio.sleep(0)
+    assert capsys.readouterr().err == "farcall: still waiting for Kubernetes to respond\n"
