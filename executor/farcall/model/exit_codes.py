@@ -98,7 +98,7 @@ def _exits(words: Words) -> dict[int, FailureReason]:
             "use the same Python minor version and the same farcall here and in the image",
         ),
         ExitCode.TIMED_OUT: FailureReason(
-            errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"
+            errors.JobTimeoutError, "the job reached time_limit", "raise time_limit"
         ),
         ExitCode.UNREADABLE: FailureReason(
             errors.TaskError,
