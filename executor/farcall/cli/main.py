@@ -136,7 +136,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="farcall")
 def cli(**options: str | None) -> None:
-    """Run Python functions as AWS Batch jobs, as if the call were local.
+    """Run Python functions as AWS Batch or Kubernetes jobs, as if the call were local.
 
     farcall help COMMAND shows the help of a command.
     """
