@@ -185,4 +185,4 @@ if not TYPE_CHECKING:
 
     def __dir__() -> list[str]:
         """Return the public names, those that are not imported yet among them."""
-        return sorted({*globals(), *__all__})
+        return sorted(__all__)

@@ -631,8 +631,21 @@ def _models(paths: str | None, *, is_batch: bool) -> botocore.loaders.Loader:
     return loader
 
 
+_CHATTY = ("botocore.configprovider", "botocore.credentials", "aiobotocore.credentials")
+"""Loggers that report at INFO, for each client, where its configuration comes from."""
+
+
+def _silence_libraries() -> None:
+    """Raise the level of chatty loggers, unless the user has set one."""
+    for name in _CHATTY:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
+
+
 def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
     """Create the session with the models for its clients; return it and its region."""
+    _silence_libraries()
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)
