@@ -143,7 +143,7 @@ $(VENV)/test: pyproject.toml constraints.txt .ci/venv
 	@touch $@
 
 $(VENV)/docs: pyproject.toml constraints.txt .ci/venv
-	@sh .ci/venv "$(PYTHON)" $(VENV) local docs
+	@sh .ci/venv "$(PYTHON)" $(VENV) local,ui docs
 	@touch $@
 
 $(VENV)/lint: pyproject.toml constraints.txt .ci/venv

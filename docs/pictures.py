@@ -59,6 +59,8 @@ def draw(link: str) -> None:
         page.get_by_role("button", name="Show tasks").click()
         page.get_by_test_id("task").filter(has_text="[6]").first.get_by_role("link").click()
         page.get_by_test_id("traceback").wait_for()
+        # The traceback is read before the job's state is polled again.
+        page.get_by_test_id("task-state").get_by_text("Failed").wait_for()
         page.get_by_role("main").evaluate("main => { main.scrollTop = 0 }")
         shoot(page, "page.png")
 

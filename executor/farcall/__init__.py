@@ -32,12 +32,12 @@ Errors, all derived from FarcallError; your function's exceptions are raised unc
     ServiceError        AWS refused a call or could not be reached
     SubmissionError     Batch did not accept the job
         TaskNotPicklableError, TaskTooLargeError
-    JobError            the job failed
+    JobError            the job has no result
         TaskError, CommandError, JobTimeoutError, OutOfMemoryError, HostLostError, ImageError,
         ChildKilledError, DiskFullError, JobStuckError, JobCancelledError, JobLostError
-    OutcomeError        the job has finished, but its result cannot be used
-        OutcomeMissingError, SharedMissingError, PackagesMissingError, IntegrityError,
-        VersionMismatchError, ResultNotPicklableError
+        OutcomeError    the job has finished, but its result cannot be used
+            OutcomeMissingError, SharedMissingError, PackagesMissingError, IntegrityError,
+            VersionMismatchError, ResultNotPicklableError
 
 farcall.testing helps you test code that uses farcall; farcall.joblib is a joblib backend. For the
 command line, run `farcall --help`. Without an account, run `farcall local -- python script.py`.
@@ -185,4 +185,4 @@ if not TYPE_CHECKING:
 
     def __dir__() -> list[str]:
         """Return the public names, those that are not imported yet among them."""
-        return sorted({*globals(), *__all__})
+        return sorted(__all__)

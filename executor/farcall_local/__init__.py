@@ -10,7 +10,7 @@ termination, limits and throttling.
 `start` runs it in a child process. `serve` and `run_command` are the command line's uses of that
 process. They need the ``local`` extra::
 
-    pip install 'farcall[local]'
+    pip install '.[local]'          # in farcall's folder
 
 Not supported: EKS jobs, ecsProperties, fair-share scheduling and queue priorities; for processes,
 images, and memory limits unless it is strict. Jobs share the machine's processors in the order of

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from farcall.model.names import install
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -302,7 +304,7 @@ def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     for module in wanted:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f"The local AWS emulator requires {module}. Run `pip install 'farcall[local]'`.",
+                f"The local AWS emulator requires {module}. {install('local')}",
                 name=module,
             )
 

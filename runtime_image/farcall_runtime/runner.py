@@ -282,6 +282,7 @@ class Supervisor:
         if child.left == 0 and not (was_signaled and _was_interrupted(records)):
             return OutcomeStatus.DONE, _code_of(records), results
         if late:
+            results["time_limit_s"] = times.limit_s
             return OutcomeStatus.TIMED_OUT, ExitCode.TIMED_OUT, results
         if was_signaled:
             return OutcomeStatus.PEER_FAILED, ExitCode.CHILD_KILLED, results

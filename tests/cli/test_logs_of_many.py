@@ -79,6 +79,27 @@ async def test_array_output_is_prefixed_and_ordered(swept, workflow, logs, aws):
     assert errors[0].startswith("talk[0] | farcall: job ")
 
 
+def fail_silently(number):
+    return 1 // number
+
+
+async def test_failed_task_ends_with_its_traceback(make_executor, workflow, logs):
+    async with make_executor(workflow=workflow, retry_attempts=1) as executor:
+        sweep = executor.task(fail_silently).map([1, 0])
+        await asyncio.gather(sweep, return_exceptions=True)
+        (array,) = sweep.job_ids
+    code, out, err = await logs(array)
+    assert (code, out, err[0]) == (0, [], "fail_silently[1] | Traceback (most recent call last):")
+    assert err[-1].startswith("fail_silently[1] | ZeroDivisionError: ")
+    assert (await logs(array, "--stdout"))[2] == []
+
+
+async def test_job_without_output_is_reported(executor, logs):
+    job = await executor.submit(fail_silently, 1)
+    await job.wait()
+    assert await logs(job.id) == (0, [], ["farcall: the job has no output"])
+
+
 async def test_workflow_lines_have_distinct_prefixes(
     make_executor, workflow, session, logs, tmp_path
 ):

@@ -26,6 +26,7 @@ def test_version_and_help_are_printed():
     [
         ("lisst", "list"),
         ("descibe JOB", "describe"),
+        ("explain JOB", "describe"),
         ("covalent resum", "resume"),
         ("logs --timestmaps", "--timestamps"),
         ("list --worflow nightly", "--workflow"),

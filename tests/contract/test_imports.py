@@ -116,4 +116,4 @@ def test_missing_extra_names_install_command(module, lacks, extra):
     said = done.stderr.splitlines()[-1]
     assert said.startswith("ModuleNotFoundError: The ")
     assert f" {lacks}" in said
-    assert f"pip install 'farcall[{extra}]'" in said
+    assert f"pip install '.[{extra}]'" in said

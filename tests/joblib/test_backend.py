@@ -266,4 +266,4 @@ def test_missing_joblib_names_install_command():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert "The joblib backend needs joblib: pip install 'farcall[joblib]'" in done.stderr
+    assert "The joblib backend requires joblib. Run `pip install '.[joblib]'`" in done.stderr

@@ -251,7 +251,7 @@ def test_missing_extra_names_install_command(monkeypatch):
         "farcall_local.launch.importlib.util.find_spec",
         lambda name, *rest: None if name == "moto" else find(name, *rest),
     )
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'farcall\[local\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[local\]'"):
         start()
 
 
@@ -264,4 +264,4 @@ def test_launcher_imports_without_extra():
     """
     code = textwrap.dedent(script)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith("Run `pip install 'farcall[local]'`.")
+    assert done.stderr.splitlines()[-1].endswith("farcall is not on PyPI yet.")

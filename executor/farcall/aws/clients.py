@@ -258,7 +258,7 @@ class Aws:
         credentials are reported when they are first needed.
 
         Raises:
-            SettingsError: The profile or the credentials file does not exist.
+            SettingsError: The profile, the credentials file or the region does not exist.
             ServiceError: There are no credentials, and the jobs run on Batch.
         """
         aws = await cls.configured(settings)
@@ -278,7 +278,9 @@ class Aws:
             )
         if is_batch:
             aws.batch = await aws._enter("batch", attempts=1)
-            aws.has_console = endpoints.is_aws(aws.batch.meta.endpoint_url)
+            url = aws.batch.meta.endpoint_url
+            aws.has_console = endpoints.is_aws(url)
+            await endpoints.check_region(url, aws.region, aws.region_origin)
         return aws
 
     async def _found_credentials(self, *, is_batch: bool) -> Any:
@@ -290,7 +292,9 @@ class Aws:
             raise ServiceError(
                 "no AWS credentials were found; run `aws configure`, set AWS_PROFILE, or name "
                 "a profile or a credentials file in farcall's options; without an account "
-                f"{error_translation.WITHOUT}"
+                f"{error_translation.WITHOUT}",
+                code=error_translation.CODE_NO_CREDENTIALS,
+                sent=False,
             )
         if credentials is None:
             raise ServiceError(
@@ -627,8 +631,21 @@ def _models(paths: str | None, *, is_batch: bool) -> botocore.loaders.Loader:
     return loader
 
 
+_CHATTY = ("botocore.configprovider", "botocore.credentials", "aiobotocore.credentials")
+"""Loggers that report at INFO, for each client, where its configuration comes from."""
+
+
+def _silence_libraries() -> None:
+    """Raise the level of chatty loggers, unless the user has set one."""
+    for name in _CHATTY:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.WARNING)
+
+
 def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
     """Create the session with the models for its clients; return it and its region."""
+    _silence_libraries()
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
     core = aiobotocore.session.AioSession(profile=profile)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import difflib
 import ipaddress
 import os
 import re
 from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import botocore.session
 
 from farcall.config.files import files
 from farcall.config.settings import ENVIRONMENT_PREFIX, in_force
@@ -51,6 +56,42 @@ def remedy(url: str) -> str:
             "`farcall local -- COMMAND`; or set another URL, or none for AWS's own"
         )
     return "check the network, and set another URL, or none for AWS's own"
+
+
+async def check_region(url: str, region: str, origin: str) -> None:
+    """Reject a region that AWS does not have, before requests wait for its endpoint.
+
+    Args:
+        url: Endpoint of a service in the region.
+        region: The region.
+        origin: Source of the region's configuration.
+
+    Raises:
+        SettingsError: botocore does not know the region, and its endpoint has no address.
+    """
+    if not is_aws(url) or getproxies():  # a proxy resolves the names of hosts
+        return
+    try:
+        await asyncio.get_running_loop().getaddrinfo(_place(url)[1], 443)
+    except OSError:
+        known = await asyncio.to_thread(_regions)
+        if region in known:
+            return  # the network fails
+        close = difflib.get_close_matches(region, known, 2)
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "set it to a region such as eu-west-1"
+        )
+        raise SettingsError(
+            f"region is {region!r} (from {origin}), which does not exist; {hint}", option="region"
+        ) from None
+
+
+def _regions() -> list[str]:
+    session = botocore.session.get_session()
+    partitions = session.get_available_partitions()
+    return [name for each in partitions for name in session.get_available_regions("batch", each)]
 
 
 def _origin(url: str) -> str:

@@ -43,6 +43,9 @@ _VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
 
 _RENEW = "renew the credentials and try again"
 WITHOUT = "`farcall local -- COMMAND` runs a command on a local AWS emulator"
+CODE_NO_CREDENTIALS = "NoCredentials"
+"""Code of the error for a machine without credentials; no AWS service returns it."""
+
 NO_CREDENTIALS = (
     "check where the credentials come from: `aws sts get-caller-identity` needs them too, and "
     f"`aws sso login` renews those of IAM Identity Center; without an account {WITHOUT}"

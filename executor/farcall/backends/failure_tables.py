@@ -33,9 +33,7 @@ class Row(NamedTuple):
     failure_reason: FailureReason
 
 
-def row(
-    fits: Fits, kind: type[errors.JobError | errors.OutcomeError], sentence: str, remedy: str
-) -> Row:
+def row(fits: Fits, kind: type[errors.JobError], sentence: str, remedy: str) -> Row:
     """Return a row with its own failure reason."""
     return Row(fits, FailureReason(kind, sentence, remedy))
 

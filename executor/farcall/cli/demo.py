@@ -26,6 +26,7 @@ from farcall.client.console import Console
 from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.config.settings import Settings
+from farcall.model import names
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.catalog import Entry
 
@@ -98,7 +99,7 @@ def run_demo(tasks: int, port: int, *, page: bool) -> None:
         from farcall import ui  # noqa: F401 - what the page needs
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"the demo's web UI requires {error.name}. Run `pip install 'farcall[local,ui]'`.",
+            f"the demo's web UI requires {error.name}. {names.install('local,ui')}",
             name=error.name,
         ) from error
     asyncio.run(serve_page(port))
@@ -116,7 +117,7 @@ async def _run(tasks: int) -> None:
     for module in ("sklearn", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f"the demo requires {module}. Run `pip install 'farcall[demo]'`.", name=module
+                f"the demo requires {module}. {names.install('demo')}", name=module
             )
     console = Console(markup=True, highlight=True)
     began = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from farcall.aws.clients import Aws
+from farcall.aws.error_translation import CODE_NO_CREDENTIALS
 from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm, seconds
 from farcall.cli.printing import echo, hand_out
@@ -40,6 +41,11 @@ class Network:
     vpc: str
     subnets: tuple[str, ...]
     is_public: bool
+
+    def __str__(self) -> str:
+        subnets = f"{counted(len(self.subnets), 'subnet')} ({', '.join(self.subnets)})"
+        public = "with" if self.is_public else "without"
+        return f"{self.vpc}, {subnets}, {public} public addresses"
 
 
 async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
@@ -281,9 +287,15 @@ def deploy(
     there = stacks.options_of(path, before)
     again = f"farcall deploy{f' --name {name}' * (name != 'farcall')}"
     with stacks.explained(name, again):
-        plan = asyncio.run(
-            _plan(settings, name, wanted, given, (vpc, _listed(subnets)), path, covalent)
-        )
+        try:
+            plan = asyncio.run(
+                _plan(settings, name, wanted, given, (vpc, _listed(subnets)), path, covalent)
+            )
+        except ServiceError as error:
+            if not dry_run or error.code != CODE_NO_CREDENTIALS:
+                raise
+            _print_without_account(name, wanted, settings)
+            return
         for line in plan.lines:
             echo(line)
         if dry_run:
@@ -325,7 +337,7 @@ async def _plan(
         warned = await warnings(access, after)
         account = await access.account()
         write_covalent = access.has_console if covalent is None else covalent
-        lines = _lines(name, f"{access.region} of account {account}", after, chosen)
+        lines = _lines(name, f"{access.region} of account {account}", after, str(chosen))
         if state is not None:
             lines[0] = (
                 f"Stack {name} in {access.region} of account {account} exists. After the "
@@ -345,6 +357,13 @@ async def _plan(
     return _Plan(after, {**state_tags, **tags}, chosen, lines, where)
 
 
+def _print_without_account(name: str, wanted: Mapping[str, str], settings: Settings) -> None:
+    after = parameters.merged(wanted, {}, settings.prefix)
+    for line in _lines(name, "your account", after, "the given or default VPC"):
+        echo(line)
+    echo("farcall: no AWS credentials were found, so no account was read", err=True)
+
+
 async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> list[str]:
     """Return the queues to delete, and the jobs that this terminates."""
     if state is None:
@@ -359,7 +378,7 @@ async def _lost(access: Any, state: State | None, after: Mapping[str, str]) -> l
     return lines
 
 
-def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> list[str]:
+def _lines(name: str, place: str, after: Mapping[str, str], network: str) -> list[str]:
     kinds = parameters.compute(after)
     prefix = after["KeyPrefix"]
     what = f"objects of {prefix}" if prefix else "objects"
@@ -377,11 +396,7 @@ def _lines(name: str, place: str, after: Mapping[str, str], chosen: Network) -> 
         elif after["Architecture"] == "arm64":
             text += ", arm64"
         lines.append(f"  queue       {text}")
-    lines.append(
-        f"  network     {chosen.vpc}, {counted(len(chosen.subnets), 'subnet')} "
-        f"({', '.join(chosen.subnets)}), {'with' if chosen.is_public else 'without'} public "
-        "addresses; no inbound traffic"
-    )
+    lines.append(f"  network     {network}; no inbound traffic")
     if after["PermissionsBoundary"]:
         lines.append(f"  boundary    {after['PermissionsBoundary']}")
     idle = "  costs       only storage while no job runs"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 import click
@@ -153,7 +153,11 @@ async def _plan(
     nodes = group_nodes(None, {"image": image, **call}, settings.nodes)
     if workspace:
         nodes = await with_planned_workspace(settings, nodes, workspace, folder)
-    return await plan.of_command(settings, nodes, name, offline=offline)
+
+    def planned(is_offline: bool) -> Awaitable[dict[str, Any]]:
+        return plan.of_command(settings, nodes, name, offline=is_offline)
+
+    return await plan.with_account(planned, offline=offline)
 
 
 def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, str]:

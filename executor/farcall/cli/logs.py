@@ -20,11 +20,12 @@ from farcall.cli.common import moment, opened, pattern
 from farcall.cli.printing import Printer, echo, give_up_stdout
 from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
-from farcall.model.jobs import JobDetail
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import in_queues
 from farcall.model.output import LogLine
 from farcall.model.terminal import in_a_line
 from farcall.operations.catalog import Catalog, Entry, Query
+from farcall.operations.explain import explain
 from farcall.operations.finding import short
 from farcall.operations.json_view import moment as iso
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
@@ -120,8 +121,11 @@ def show_logs(
     If a progress bar rewrites a line, its last state is shown; with -f and without
     --grep, a terminal also shows the earlier states in its last row.
 
+    The output of a failed task ends with its traceback or failure reason, on
+    stderr, unless a filter is given.
+
     On a terminal, control characters except colors are escaped. Ctrl-C does not
-    stop the jobs. The exit code is 0 even if the job failed.
+    stop the jobs. Exits with 0 even if the job failed.
     """  # noqa: D301  # click's marker for preformatted lines
     if (reference is not None) + (workflow is not None) + (run is not None) > 1:
         raise click.UsageError("JOB, --workflow and --run cannot be used together")
@@ -288,10 +292,11 @@ class _Output(NamedTuple):
         """
         printer = self._printer(source)
         is_told = self.wanted["attempt"] is None and not (self.quiet or self.as_json)
-        attempt = 1
+        attempt, is_empty = 1, True
         pages = session.logs.lines(source.detail.job_id, detail=source.detail, **self.wanted)
         async with contextlib.aclosing(pages):
             async for batch in pages:
+                is_empty = is_empty and not batch
                 if turn is not None:
                     await turn.wait()
                 for number, group in itertools.groupby(
@@ -302,6 +307,27 @@ class _Output(NamedTuple):
                         echo(f"{label}--- attempt {number} ---", err=True)
                     attempt = number
                     printer.print(group)
+        closing = await self._closing(session, source, is_empty=is_empty)
+        if turn is not None:
+            await turn.wait()
+        for line in closing.splitlines():
+            echo(f"{source.label} | {line}" if source.label else line, err=True)
+
+    async def _closing(self, session: Session, source: _Source, *, is_empty: bool) -> str:
+        """Return a failed task's traceback or failure reason, or that there is no output."""
+        wanted = self.wanted
+        is_filtered = self.grep or wanted["attempt"] or wanted["nodes"]
+        if self.quiet or self.as_json or is_filtered or STDERR not in wanted["streams"]:
+            return ""
+        detail = source.detail
+        if wanted["follow"]:  # it has finished meanwhile
+            known = await session.backend.describe([detail.job_id])
+            detail = known.get(detail.job_id, detail)
+        if detail.status is JobStatus.FAILED:
+            found = await explain(session, detail)
+            return found.traceback or f"farcall: {found.sentence}. To do: {found.remedy}."
+        is_whole = wanted["since"] is None and wanted["tail"] is None and not source.label
+        return "farcall: the job has no output" if is_empty and is_whole else ""
 
     def _is_wanted(self, line: LogLine) -> bool:
         if line.goes_on:  # a state of a progress bar, for terminals

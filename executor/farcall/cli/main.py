@@ -74,6 +74,19 @@ PANELS = {
 COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
 
 
+_USUAL_NAMES = {
+    "explain": "describe",
+    "info": "describe",
+    "ps": "list",
+    "status": "list",
+    "submit": "run",
+    "kill": "cancel",
+    "stop": "cancel",
+    "version": "--version",
+}
+"""Names of commands in similar programs."""
+
+
 class Commands(click.Group):
     """Group that lists its commands without importing them; some imports are slow."""
 
@@ -102,6 +115,9 @@ class Commands(click.Group):
             args = [*args[1:], "--help"]
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            usual = _USUAL_NAMES.get(name)
+            if usual is not None:
+                raise click.UsageError(f"No such command {name!r}. Did you mean {usual!r}?", ctx)
             raise click.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx)
         return super().resolve_command(ctx, args)
 
@@ -136,7 +152,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="farcall")
 def cli(**options: str | None) -> None:
-    """Run Python functions as AWS Batch jobs, as if the call were local.
+    """Run Python functions as AWS Batch or Kubernetes jobs, as if the call were local.
 
     farcall help COMMAND shows the help of a command.
     """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from farcall.aws.access import Access
 from farcall.aws.clients import Aws
+from farcall.aws.error_translation import CODE_NO_CREDENTIALS
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.cli.printing import echo
@@ -24,6 +25,7 @@ from farcall.engine.session import session_for
 from farcall.engine.submitter import job_of
 from farcall.model import names
 from farcall.model.commands import Nodes
+from farcall.model.errors import ServiceError
 from farcall.model.workflows import Workflow
 from farcall.packages.environment import is_wanted
 from farcall.payload import pickling, sources
@@ -44,6 +46,24 @@ def show(document: Mapping[str, Any]) -> None:
         Console().print_json(text, ensure_ascii=True)
     else:
         echo(text)
+
+
+async def with_account(
+    planned: Callable[[bool], Awaitable[dict[str, Any]]], *, offline: bool
+) -> dict[str, Any]:
+    """Return planned requests; without credentials, those of ``--offline``.
+
+    Args:
+        planned: Returns the requests; the argument says whether no AWS calls are made.
+        offline: Whether no AWS calls are made.
+    """
+    try:
+        return await planned(offline)
+    except ServiceError as error:
+        if error.code != CODE_NO_CREDENTIALS:
+            raise
+        echo("farcall: no AWS credentials were found, so this is --offline", err=True)
+        return await planned(True)
 
 
 async def of_call(

@@ -21,7 +21,7 @@ def echo(text: str, *, err: bool = False, fg: str | None = None) -> None:
     _row.forget()
     stream = sys.stderr if err else sys.stdout
     encoding = stream.encoding or "utf-8"  # a text-only stream has no encoding
-    plain = terminal.shown(text).encode(encoding, "backslashreplace").decode(encoding)
+    plain = terminal.encodable(terminal.shown(text), encoding)
     click.echo(click.style(plain, fg=fg) if fg else plain, err=err)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def run(
     --dry-run prints the requests that would be sent (RegisterJobDefinition and
     SubmitJob) as JSON, with the files and packages that would be uploaded and
     their sizes. The suffix of the job's name and the signing key differ each time.
-    With --offline, ARNs contain ACCOUNT.
+    With --offline, and without AWS credentials, ARNs contain ACCOUNT.
 
     Ctrl-C cancels the job. Exits with 0 if the function returned, otherwise
     with 1.
@@ -103,9 +103,11 @@ def run(
     options = {"workflow": settings.workflow or found.workflow, **options}
     executor = BatchExecutor(settings, **options)
     if is_plan:
-        plan.show(
-            asyncio.run(plan.of_call(executor.settings, found.function, bound, offline=offline))
-        )
+
+        def planned(is_offline: bool) -> Awaitable[dict[str, Any]]:
+            return plan.of_call(executor.settings, found.function, bound, offline=is_offline)
+
+        plan.show(asyncio.run(plan.with_account(planned, offline=offline)))
     elif detach:
         asyncio.run(_leave(executor, found, bound))
     else:

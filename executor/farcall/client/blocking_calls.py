@@ -29,7 +29,7 @@ from farcall.client.future import BatchFuture, Condition
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.fetcher import Output
 from farcall.engine.run import TaskRun, Wanted
-from farcall.engine.session import check_import
+from farcall.engine.session import check_blocking_import
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
 from farcall.model.names import counted, named
@@ -238,9 +238,9 @@ class BlockingCalls:
 
         Raises:
             RuntimeError: The calls belong to the parent process.
-            UnguardedModuleError: A command is importing the module that makes the calls.
+            UnguardedModuleError: The module that makes the calls is being imported.
         """
-        check_import()
+        check_blocking_import()
         if self.is_of_parent:
             raise RuntimeError(
                 "this BatchPoolExecutor belongs to the parent process and does not survive "

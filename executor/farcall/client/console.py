@@ -1,4 +1,4 @@
-"""Rich console that escapes control characters in printed texts."""
+"""Rich console that escapes what its terminal must not execute or cannot encode."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Console(rich.console.Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
-        """Render, and escape control characters in everything that is not rich's own."""
+        """Render, and escape characters in everything that is not rich's own."""
         for segment in super().render(*arguments, **options):
             is_own = segment.control is not None
             text = segment.text if is_own else terminal.shown(segment.text)
+            text = terminal.encodable(text, self.encoding)
             yield Segment(text, segment.style, segment.control)

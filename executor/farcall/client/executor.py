@@ -88,13 +88,8 @@ class BatchExecutor:
 
     @shows_options
     def __init__(self, settings: Settings | None = None, **options: Unpack[Options]) -> None:
-        if settings is not None and not isinstance(settings, Settings):
-            raise SettingsError(
-                f"settings is a {type(settings).__name__}; use a farcall.Settings, or "
-                "options by name, such as BatchExecutor(vcpu=2)",
-                option="settings",
-            )
-        self._settings = settings.replace(**options) if settings else Settings(**options)
+        with frames_hidden():
+            self._settings = _settings_of(settings, options)
         self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
         # By event loop: the jobs of nested blocks.
         self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Session]]
@@ -465,3 +460,13 @@ class BatchExecutor:
 
     def _record_end(self, job_id: str) -> None:
         self._unfinished.pop(job_id, None)
+
+
+def _settings_of(settings: Settings | None, options: Options) -> Settings:
+    if settings is not None and not isinstance(settings, Settings):
+        raise SettingsError(
+            f"settings is a {type(settings).__name__}; use a farcall.Settings, or options by "
+            "name, such as BatchExecutor(vcpu=2)",
+            option="settings",
+        )
+    return settings.replace(**options) if settings else Settings(**options)

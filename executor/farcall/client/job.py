@@ -147,8 +147,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
 
         Raises:
             Exception: The function's exception, with the remote traceback as a note.
-            JobError: The job failed; the class names the reason.
-            OutcomeError: The job has finished, but its result cannot be used.
+            JobError: The job has no result; the class names the reason.
             ServiceError: AWS refused a call.
         """
         __tracebackhide__ = True

@@ -103,7 +103,8 @@ class BatchPoolExecutor(concurrent.futures.Executor):
                 "number, or None for no limit",
                 option="max_workers",
             )
-        self.executor = BatchExecutor(settings, **options)
+        with frames_hidden():
+            self.executor = BatchExecutor(settings, **options)
         self._limit = max_workers
         self._max_workers = max_workers or _MANY  # read by dask
         self._calls = BlockingCalls(max_workers)

@@ -280,13 +280,17 @@ class SweepState:
             results: Number and result of each call.
         """
         has_begun = False
+        first: int | None = None  # the call that the task's text describes
         for number, result in results:
+            first = number if first is None else first
             self.arrays[submission.job_id].returned += result.error is None
             has_begun |= result.has_begun
             reason = result.why()
             if reason is None or result.error is None:
                 continue
             call = self._text_of(submission, index)
+            if call and number > first:
+                call = f"call {number - first + 1} of the task {call}"
             group = self.failures.add(number, reason)
             group.call = group.call or call
             if call:

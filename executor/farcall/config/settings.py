@@ -132,6 +132,9 @@ DEFAULT_QUEUE = "farcall-ec2"
 """The queue on AWS Batch that ``farcall deploy`` creates first."""
 
 
+_ARGUMENT = "an argument"
+
+
 class OptionSource(NamedTuple):
     """Names of the places where options are set, for errors.
 
@@ -149,7 +152,7 @@ class OptionSource(NamedTuple):
         """Return the name of an argument for errors."""
         # farcall has several: executors, tasks, with_options.
         name = self.names.get(option, option)
-        return "an argument" if self is _HOME else f"{self.constructor}({name}=...)"
+        return _ARGUMENT if self is _HOME else f"{self.constructor}({name}=...)"
 
 
 _HOME = OptionSource("BatchExecutor", "farcall.toml")
@@ -732,15 +735,27 @@ def read(path: Path) -> dict[BackendName, dict[str, Any]]:
     return sections
 
 
+_USUAL_NAMES = {
+    **dict.fromkeys(("timeout", "time_limit_s", "walltime"), "time_limit"),
+    **dict.fromkeys(("gpu", "gpus", "n_gpus"), "num_gpus"),
+    **dict.fromkeys(("cpu", "cpus", "n_cpus", "cores"), "vcpu"),
+    **dict.fromkeys(("mem", "ram", "memory_gb"), "memory"),
+    **dict.fromkeys(("env", "envs", "environ"), "environment"),
+    **dict.fromkeys(("bucket", "s3_bucket"), "s3_bucket_name"),
+    **dict.fromkeys(("retries", "max_retries"), "retry_attempts"),
+}
+"""Names of options in similar libraries."""
+
+
 def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") -> None:
     known = Settings.model_fields
     for name in options:
         if name in known:
             continue
-        spelled = [f"{prefix}{n.upper()}" if prefix else n for n in known]
-        found = f"{prefix}{name.upper()}" if prefix else name
-        close = difflib.get_close_matches(found, spelled, 1)
-        hint = f"did you mean {close[0]}?" if close else f"options are: {', '.join(spelled)}"
+        usual = _USUAL_NAMES.get(name)
+        close = [usual] if usual else difflib.get_close_matches(name, known, 1)
+        found, *meant = (f"{prefix}{n.upper()}" if prefix else n for n in (name, *close))
+        hint = f"did you mean {meant[0]}?" if meant else "help(farcall.Settings) lists all options"
         raise SettingsError(f"{where} has an unknown option {found!r}; {hint}", option=name)
 
 
@@ -795,21 +810,56 @@ def _explain_one(
 ) -> str:
     option, *inside = map(str, problem["loc"])
     found = problem["input"]
-    kind = type(found).__name__
-    shown = f"a {kind}" if option in _SECRET else f"{_PASSWORD.sub('', repr(found))} ({kind})"
+    is_secret = option in _SECRET
+    shown = f"a {type(found).__name__}" if is_secret else _PASSWORD.sub("", repr(found))
     source = sources.get(option, "AWS_REGION or AWS_DEFAULT_REGION")  # other defaults are valid
+    where = "" if source == _ARGUMENT else f". The value comes from {source}"
     name = ".".join((names.get(option, option), *inside))
-    return f"{name} is {shown}: {_allowed(option, problem)}. The value comes from {source}"
+    return f"{name} is {shown}: {_allowed(option, problem)}{where}"
 
 
 def _allowed(option: str, problem: ErrorDetails) -> str:
-    if problem["type"] == "string_pattern_mismatch":
+    kind = problem["type"]
+    if kind == "string_pattern_mismatch":
         return PATTERNS.get(option, "it has invalid characters")
-    if problem["type"] == "dict_type":
-        return "use a table (JSON in the environment and on the command line)"
+    if kind in _ACCEPTED:
+        limits = {"ge": "4 MiB"} if option == "memory" else problem.get("ctx", {})
+        return _ACCEPTED[kind].format(**limits) + _UNITS.get(option, "")
     text = problem["msg"].removeprefix("Value error, ")
     return text[0].lower() + text[1:]
 
+
+_NUMBER = "use a number"
+_WHOLE = "use a whole number"
+_ACCEPTED = {
+    "bool_parsing": "use true or false",
+    "bool_type": "use true or false",
+    "dict_type": "use a table (JSON in the environment and on the command line)",
+    "extra_forbidden": "remove it, because there is no such key",
+    "finite_number": "use a finite number",
+    "float_parsing": _NUMBER,
+    "float_type": _NUMBER,
+    "greater_than": "use more than {gt}",
+    "greater_than_equal": "use at least {ge}",
+    "int_from_float": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_type": _WHOLE,
+    "less_than_equal": "use at most {le}",
+    "list_type": "use a list of strings",
+    "literal_error": "use {expected}",
+    "missing": "add it",
+    "string_too_long": "use at most {max_length} characters",
+    "string_type": "use a string",
+    "too_long": "use at most {max_length} entries",
+}
+"""Accepted values by pydantic's type of an error; `format` fills in the limits."""
+
+_UNITS = {
+    "memory": '; a number is in GiB, 2 or "512MiB" for example',
+    "time_limit": ' s; a number is in seconds, 600 or "10m" for example',
+    "vcpu": ", such as 1, 2 or 4 (on Fargate also 0.25 and 0.5)",
+}
+"""Unit and examples of an option's numbers."""
 
 _SECRET = ("environment", "job_definition_extra", "pod_overlay")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")

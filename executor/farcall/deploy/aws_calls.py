@@ -8,9 +8,11 @@ from typing import Any
 
 from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 
 POLICY = "docs/iam/deployer.json is the policy for deploying"
+
+_NO_SERVICE = "The local AWS emulator has no service"
 
 _ACTIONS = {
     "DeleteObjects": "s3:DeleteObject",
@@ -54,6 +56,11 @@ def _naming_action(service: str, policy: str) -> Iterator[None]:
     try:
         yield
     except ServiceError as error:
+        if _NO_SERVICE in str(error):
+            raise FarcallError(
+                f"this command needs an AWS account: the local AWS emulator has no {service}. "
+                "Open a shell without the emulator's variables (AWS_ENDPOINT_URL and others)."
+            ) from error
         if not error_translation.is_denied(error):
             raise
         prefix = "servicequotas" if service == "service-quotas" else service

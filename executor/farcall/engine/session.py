@@ -372,7 +372,7 @@ _imported = ""
 
 
 class UnguardedModuleError(FarcallError):
-    """A module runs jobs while a command imports it to find a function."""
+    """A module runs jobs while it is imported."""
 
 
 @contextlib.contextmanager
@@ -399,14 +399,41 @@ def check_import() -> None:
     imported = _imported or sources.making
     if not imported:
         return
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    where = f"line {frame.f_lineno} of {frame.f_code.co_filename}" if frame else imported
+    frame = next(_module_frames(), None)
     who = "the job runs the script" if sources.making else "this command imports the module"
-    raise UnguardedModuleError(
-        f"{where} runs jobs while it is imported: {who} only to find the function. Put the lines "
-        'that run jobs below `if __name__ == "__main__":`.'
+    raise _unguarded(frame, imported, f"{who} only to find the function")
+
+
+def check_blocking_import() -> None:
+    """Reject blocking calls of a module that is being imported.
+
+    Pickling a function waits for the import of its module, in another thread.
+
+    Raises:
+        UnguardedModuleError: A module is being imported; the message names the line.
+    """
+    check_import()
+    for frame in _module_frames():
+        name = frame.f_globals.get("__name__", "")
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if getattr(spec, "_initializing", False):
+            raise _unguarded(frame, name, "a job can only import a module that is complete")
+
+
+def _module_frames() -> Iterator[FrameType]:
+    """Yield the callers that are top-level code of modules, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            yield frame
+        frame = frame.f_back
+
+
+def _unguarded(frame: FrameType | None, imported: str, reason: str) -> UnguardedModuleError:
+    where = f"line {frame.f_lineno} of {frame.f_code.co_filename}" if frame else imported
+    return UnguardedModuleError(
+        f"{where} runs jobs while it is imported: {reason}. Put the lines that run jobs below "
+        '`if __name__ == "__main__":`, or into a function that is called after the import.'
     )
 
 

@@ -9,17 +9,19 @@
         search = GridSearchCV(SVC(), grid).fit(X, y)
 
 Importing this module registers the backend, because joblib does not search for backends. It needs
-the ``joblib`` extra, ``pip install 'farcall[joblib]'``, and an image with joblib and scikit-learn
-in the local versions.
+the ``joblib`` extra, ``pip install '.[joblib]'`` in farcall's folder, and an image with joblib and
+scikit-learn in the local versions.
 """
 
 from __future__ import annotations
+
+from farcall.model.names import install
 
 try:
     from joblib import register_parallel_backend
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"The joblib backend needs {error.name}: pip install 'farcall[joblib]'", name=error.name
+        f"The joblib backend requires {error.name}. {install('joblib')}", name=error.name
     ) from error
 
 from farcall.joblib.backend import AWSBatchBackend

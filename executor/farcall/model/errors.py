@@ -7,11 +7,11 @@
       SubmissionError                     Batch never accepted the job
         TaskNotPicklableError
         TaskTooLargeError
-      JobError                            accepted, but failed
+      JobError                            accepted, but without a result
         TaskError                         the function raised
         CommandError                      the command of a command job failed
-        JobTimeoutError
-        OutOfMemoryError
+        JobTimeoutError (also TimeoutError)
+        OutOfMemoryError (also MemoryError)
         HostLostError
         ImageError
         ChildKilledError
@@ -19,13 +19,13 @@
         JobStuckError
         JobCancelledError
         JobLostError
-      OutcomeError                        succeeded, but the result is unusable
-        OutcomeMissingError
-          SharedMissingError
-          PackagesMissingError
-        IntegrityError
-        VersionMismatchError
-        ResultNotPicklableError
+        OutcomeError                      finished, but the result is unusable
+          OutcomeMissingError
+            SharedMissingError
+            PackagesMissingError
+          IntegrityError
+          VersionMismatchError
+          ResultNotPicklableError
       NothingToRetryError                 no task of a job can run again
       UnknownError                        no such farcall job, workflow or run
       ServiceError                        AWS refused a call or is unreachable
@@ -74,8 +74,8 @@ class TaskTooLargeError(SubmissionError):
     """The task exceeds a limit of Batch or S3."""
 
 
-class _EndedError(FarcallError):
-    """Base class of errors of jobs without a result.
+class JobError(FarcallError):
+    """Batch accepted the job, and there is no result.
 
     Attributes:
         job_id: The job's ID; for an array task ``"<parent>:<index>"``.
@@ -114,10 +114,6 @@ class _EndedError(FarcallError):
         return type(self), self.args, self.__dict__
 
 
-class JobError(_EndedError):
-    """Batch accepted the job, and it failed."""
-
-
 class TaskError(JobError):
     """The function raised an exception that cannot be re-raised locally.
 
@@ -129,11 +125,11 @@ class CommandError(JobError):
     """The job's command failed; ``exit_code`` is the command's."""
 
 
-class JobTimeoutError(JobError):
-    """The job ran longer than ``time_limit``."""
+class JobTimeoutError(JobError, TimeoutError):
+    """The job reached its ``time_limit``."""
 
 
-class OutOfMemoryError(JobError):
+class OutOfMemoryError(JobError, MemoryError):
     """The job needed more than its ``memory``."""
 
 
@@ -165,7 +161,7 @@ class JobLostError(JobError):
     """Batch does not list the job, and it has no outcome."""
 
 
-class OutcomeError(_EndedError):
+class OutcomeError(JobError):
     """The job finished, and its result cannot be used."""
 
 

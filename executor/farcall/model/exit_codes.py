@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from farcall.model import errors
 from farcall.model.failure_reasons import LOST, MEMORY, SUBNET, About, FailureReason
 from farcall.model.names import BATCH, KUBERNETES, PLATFORMS
-from farcall_runtime.contract import ExitCode
+from farcall_runtime.contract import ENV_ARRAY_INDEX, ExitCode
 
 
 class Words(NamedTuple):
@@ -98,7 +98,7 @@ def _exits(words: Words) -> dict[int, FailureReason]:
             "use the same Python minor version and the same farcall here and in the image",
         ),
         ExitCode.TIMED_OUT: FailureReason(
-            errors.JobTimeoutError, "the job ran longer than time_limit", "raise time_limit"
+            errors.JobTimeoutError, "the job reached time_limit", "raise time_limit"
         ),
         ExitCode.UNREADABLE: FailureReason(
             errors.TaskError,
@@ -180,4 +180,10 @@ def exits_of(platform: str) -> dict[int, FailureReason]:
 def refused(meta: dict[str, Any], job: About) -> FailureReason:
     """Return why the container refused to run the task, from its outcome's metadata."""
     found = exits_of(job.platform)[meta["code"]]
+    if ENV_ARRAY_INDEX in meta["detail"]:
+        remedy = (
+            f"the image is not the cause: {job.platform} must set {ENV_ARRAY_INDEX} for each task "
+            "of an array job; an emulator that does not can only run single calls (linger_s=0)"
+        )
+        found = replace(found, sentence="the task has no valid array index", remedy=remedy)
     return replace(found, sentence=f"{found.sentence} ({meta['detail']})", exit_code=meta["code"])

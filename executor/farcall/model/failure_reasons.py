@@ -145,7 +145,7 @@ class FailureReason:
         exit_code: Exit code of the process or the container; None if there is none.
     """
 
-    kind: type[errors.JobError | errors.OutcomeError]
+    kind: type[errors.JobError]
     sentence: str
     remedy: str
     exit_code: int | None = None
@@ -216,7 +216,8 @@ def of_process(meta: dict[str, Any]) -> FailureReason:
         remedy = "see the output of these nodes: their hosts were lost, or time_limit is too short"
         return FailureReason(errors.JobTimeoutError, sentence, remedy, _exit_code(code))
     if status == OutcomeStatus.TIMED_OUT:
-        sentence = "the task ran longer than time_limit"
+        limit = f"={meta['time_limit_s']:g} s" if "time_limit_s" in meta else ""
+        sentence = f"the task was interrupted so that it could clean up before time_limit{limit}"
         return FailureReason(
             errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code)
         )

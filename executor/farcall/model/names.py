@@ -43,6 +43,11 @@ PLATFORMS = {BATCH: "Batch", KUBERNETES: "Kubernetes"}
 _MOST_NAMED = 5
 
 
+def install(extra: str) -> str:
+    """Return the command that installs an extra, in a sentence."""
+    return f"Run `pip install '.[{extra}]'` in farcall's folder; farcall is not on PyPI yet."
+
+
 def counted(number: int, noun: str, plural: str = "s") -> str:
     """Return a number with its noun, in the plural unless it is one."""
     return f"{number} {noun}{plural * (number != 1)}"

@@ -39,6 +39,11 @@ def in_a_line(text: str) -> str:
     return shown(_SPACES.sub(" ", text))
 
 
+def encodable(text: str, encoding: str) -> str:
+    """Return a text with escapes for characters that an encoding lacks."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def output(text: str) -> str:
     """Return a line of a task's output with its colors, which are reset at its end."""
     pieces = []

@@ -93,9 +93,9 @@ class Finder:
         query = Query(self._user, workflow)
         async with contextlib.aclosing(self._pages()) as pages:
             async for page in pages:
-                for entry in await self._catalog.recognize(page):
-                    if query.fits(entry):
-                        return entry
+                entries = await self._catalog.recognize(page)
+                if fitting := [entry for entry in entries if query.fits(entry)]:
+                    return max(fitting, key=_age_order)
         of = f" in workflow {workflow}" if workflow else ""
         raise UnknownError(f"no jobs{self._whose()}{of}{self._where()}")
 
@@ -135,7 +135,7 @@ class Finder:
             going = [entry for entry in matching if not entry.detail.status.is_final]
             if going:
                 return going
-        by_name = {entry.function: entry for entry in reversed(matching)}
+        by_name = {entry.function: entry for entry in sorted(matching, key=_age_order)}
         return list(by_name.values())
 
     async def _pages(self, *, named: str = "") -> AsyncGenerator[list[JobDetail], None]:
@@ -163,6 +163,12 @@ class Finder:
             f"{in_queues(self._queues)}. Run `farcall list` to list the jobs, or name a job by "
             "its full ID, which is found in any queue"
         )
+
+
+def _age_order(entry: Entry) -> float:
+    """Return the key that sorts jobs by age; some emulators list them in another order."""
+    at = entry.detail.created_at
+    return 0.0 if at is None else at.timestamp()
 
 
 def short(job_id: str) -> str:

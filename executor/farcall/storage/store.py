@@ -8,6 +8,7 @@ import functools
 import logging
 import math
 import mmap
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from farcall.storage.transfers import (
     take,
 )
 from farcall_runtime import contract, envelope
+from farcall_runtime.contract import ENV_BUNDLE
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
@@ -550,11 +552,7 @@ class Stores:
             SettingsError: The options do not name a bucket.
         """
         if not bucket:
-            raise SettingsError(
-                "s3_bucket_name is empty: functions are sent through a bucket; set it to a "
-                "bucket. Only command jobs do not need one",
-                option="s3_bucket_name",
-            )
+            raise SettingsError(_without_bucket(), option="s3_bucket_name")
         if bucket not in self._open:
             self._open[bucket] = Store(bucket, self._access)
         return self._open[bucket]
@@ -566,3 +564,15 @@ class Stores:
     def given_up_at(self) -> float:
         """Time of the last cancelled request, by `clock.now`; minus infinity if none."""
         return max((store.given_up_at for store in self), default=-math.inf)
+
+
+def _without_bucket() -> str:
+    if ENV_BUNDLE in os.environ:
+        return (
+            "this code runs in a job, which cannot submit jobs: it has none of farcall's options. "
+            "Return the inputs of further calls, and submit them in the script"
+        )
+    return (
+        "s3_bucket_name is empty, but functions are sent through a bucket. Run `farcall deploy` "
+        "to create one and set the option, or set s3_bucket_name to an existing bucket"
+    )

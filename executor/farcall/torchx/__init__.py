@@ -14,14 +14,16 @@ kubernetes/      options, mapping and scheduler of Kubernetes
 ===============  ====================================================================
 
 TorchX finds the schedulers through modules of ``torchx_plugins.schedulers``, a package next to
-this one. They need the ``torchx`` extra: ``pip install 'farcall[torchx]'``.
+this one. They need the ``torchx`` extra: ``pip install '.[torchx]'`` in farcall's folder.
 """
 
 from __future__ import annotations
 
 import importlib.util
 
+from farcall.model.names import install
+
 if importlib.util.find_spec("torchx") is None:
     raise ModuleNotFoundError(
-        "The TorchX schedulers require torchx. Run `pip install 'farcall[torchx]'`.", name="torchx"
+        f"The TorchX schedulers require torchx. {install('torchx')}", name="torchx"
     )

@@ -14,17 +14,19 @@ server       HTTP server
 static       files of the browser
 ===========  ============================================================
 
-It needs the ``ui`` extra: ``pip install 'farcall[ui]'``.
+It needs the ``ui`` extra: ``pip install '.[ui]'`` in farcall's folder.
 """
 
 from __future__ import annotations
+
+from farcall.model.names import install
 
 try:
     import starlette
     import uvicorn
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"The web UI requires {error.name}. Run `pip install 'farcall[ui]'`.", name=error.name
+        f"The web UI requires {error.name}. {install('ui')}", name=error.name
     ) from error
 
 from farcall.ui.server import Served, serve

@@ -5,6 +5,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import ipaddress
+import logging
 import socket
 import ssl
 
@@ -375,3 +376,14 @@ async def test_region_names_profile(keyless, monkeypatch, tmp_path, variable, se
     monkeypatch.setenv(variable, str(path))
     aws = await Aws.configured(Settings(profile="work"))
     assert aws.region_and_origin == "eu-west-3 (from profile 'work' in the AWS configuration)"
+
+
+async def test_libraries_log_nothing_at_info(caplog, monkeypatch):
+    for name in ("botocore.configprovider", "botocore.credentials", "aiobotocore.credentials"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with caplog.at_level(logging.INFO):
+        await (await Aws.open(Settings())).close()
+    assert [record.name for record in caplog.records if "boto" in record.name] == []

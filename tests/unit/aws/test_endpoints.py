@@ -1,8 +1,11 @@
 """The origin of an endpoint, and the remedy if it does not answer."""
 
+import socket
+
 import botocore.loaders
 import pytest
 
+from farcall import SettingsError
 from farcall.aws import endpoints
 
 SUFFIXES = ("dnsSuffix", "dualStackDnsSuffix")
@@ -63,3 +66,25 @@ def test_url_is_found_in_sentence():
 
 def test_password_in_url_is_hidden():
     assert endpoints.in_text("nothing at http://me:secret@minio:9000/b") == "http://minio:9000"
+
+
+@pytest.mark.parametrize(
+    ("region", "message"),
+    [("us-eest-1", "did you mean .*us-east-1"), ("moon", "such as eu-west-1")],
+)
+async def test_unknown_region_is_rejected(monkeypatch, region, message):
+    monkeypatch.setattr(endpoints, "getproxies", dict)
+    monkeypatch.setattr("socket.getaddrinfo", _no_address)
+    url = f"https://batch.{region}.amazonaws.com"
+    with pytest.raises(SettingsError, match=f"{region}' .from an argument.*{message}"):
+        await endpoints.check_region(url, region, "an argument")
+
+
+async def test_known_region_without_network_is_accepted(monkeypatch):
+    monkeypatch.setattr(endpoints, "getproxies", dict)
+    monkeypatch.setattr("socket.getaddrinfo", _no_address)
+    await endpoints.check_region("https://batch.eu-west-1.amazonaws.com", "eu-west-1", "")
+
+
+def _no_address(*_, **__):
+    raise socket.gaierror("Name or service not known")

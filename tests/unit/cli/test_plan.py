@@ -2,7 +2,8 @@
 
 import json
 
-from farcall import Nodes, Settings
+from farcall import Nodes, ServiceError, Settings
+from farcall.aws.error_translation import CODE_NO_CREDENTIALS
 from farcall.cli import plan
 
 
@@ -13,3 +14,13 @@ async def test_value_of_secret_name_is_hidden():
     assert {"name": "API_KEY", "value": "***"} in variables
     assert {"name": "MODE", "value": "exact"} in variables
     assert "hunter2" not in json.dumps(planned)
+
+
+async def test_dry_run_without_credentials_is_offline(capsys):
+    async def planned(offline):
+        if not offline:
+            raise ServiceError("none", code=CODE_NO_CREDENTIALS)
+        return {"SubmitJob": {}}
+
+    assert await plan.with_account(planned, offline=False) == {"SubmitJob": {}}
+    assert "no AWS credentials were found" in capsys.readouterr().err

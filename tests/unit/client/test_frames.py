@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 
+from farcall import BatchExecutor, BatchPoolExecutor
 from farcall.client.awaitable import Unawaited
 from farcall.client.frames import frames_hidden
 from farcall.model.errors import FarcallError
@@ -77,3 +78,10 @@ def test_development_mode_keeps_all_frames(monkeypatch):
     with pytest.raises(FarcallError) as at:
         meant()
     assert [each.name for each in traceback.extract_tb(at.value.__traceback__)][-1] == "meant"
+
+
+@pytest.mark.parametrize("make", [BatchExecutor, BatchPoolExecutor])
+def test_option_error_has_frame_of_constructor_only(make):
+    with pytest.raises(FarcallError, match="unknown option") as at:
+        make(memroy=2)
+    assert set(functions(at.value)) <= {functions(at.value)[0], "__init__"}

@@ -2,9 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import importlib
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,3 +250,13 @@ def test_failed_submission_does_not_block_shutdown(make_pool, cloud, monkeypatch
             pool.submit(scale, 1)
     assert repr(pool) == "<BatchPoolExecutor: 0 unfinished calls>"
     pool.shutdown()
+
+
+def test_call_of_unfinished_import_is_refused(pool, tmp_path, monkeypatch):
+    """Sending the function would wait for the import, which would wait for the call."""
+    path = tmp_path / "unguarded_pool.py"
+    path.write_text("import pools\n\n\ndef add(x):\n    return x\n\n\npools.pool.submit(add, 1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "pools", SimpleNamespace(pool=pool))
+    with pytest.raises(FarcallError, match=r"line 8 of .*unguarded_pool.py runs jobs while it is"):
+        importlib.import_module("unguarded_pool")

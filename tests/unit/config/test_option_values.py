@@ -53,12 +53,12 @@ def test_mount_is_completed_with_defaults(given, whole, monkeypatch):
 @pytest.mark.parametrize(
     ("mount", "message"),
     [
-        ("data:/data", "mounts.0 is 'data:/data' (str): use a table"),
+        ("data:/data", "mounts.0 is 'data:/data': use a table"),
         (
             {"type": "nfs", "src": "a", "dst": "/a"},
-            "type is 'nfs' (str): input should be 'volume'",
+            "type is 'nfs': use 'volume'",
         ),
-        ({"type": "volume", "dst": "/a"}, "(dict): field required"),
+        ({"type": "volume", "dst": "/a"}, ": add it"),
         ({"type": "volume", "src": "No_Claim", "dst": "/a"}, "not 'No_Claim'"),
         ({"type": "volume", "src": "a"}, "dst of a mount must be an absolute path"),
         (
@@ -72,7 +72,7 @@ def test_mount_is_completed_with_defaults(given, whole, monkeypatch):
         ({"type": "device", "src": "/dev/fuse", "perm": "x"}, "letters of rwm"),
         (
             {"type": "bind", "source": "/a", "dst": "/a"},
-            "mounts.0.source is '/a' (str): extra inputs are not permitted",
+            "mounts.0.source is '/a': remove it",
         ),
     ],
 )
@@ -87,7 +87,7 @@ def test_tolerations_follow_kubernetes():
     assert "tolerations.0.tolerationSeconds is '60'" in refused(
         tolerations=[{"tolerationSeconds": "60"}]
     )
-    assert "a valid list" in refused(tolerations={"key": "gpu"})
+    assert "use a list" in refused(tolerations={"key": "gpu"})
 
 
 @pytest.mark.parametrize("value", ["registry", ["Registry"], [3], ["a" * 254]])

@@ -217,7 +217,7 @@ def test_wrong_value_error_names_option(option, value):
     error = refused(**{option: value})
     assert error.option == option
     assert str(error).startswith((f"{option} is ", f"{option}.a is "))
-    assert str(error).endswith(". The value comes from an argument")
+    assert not re.search("nput should|unable to|The value comes from", str(error))
     assert not isinstance(error, pydantic.ValidationError)
 
 
@@ -444,17 +444,17 @@ def test_units_are_accepted(option, given, value, monkeypatch, tmp_path):
         (
             "memory",
             "4G",
-            "memory is '4G' (str): the unit G is ambiguous: use 4GiB (2^30 bytes each)",
+            "memory is '4G': the unit G is ambiguous: use 4GiB (2^30 bytes each)",
         ),
-        ("memory", "1MiB", "memory is 0.0009765625 (float): input should be greater than"),
+        ("memory", "1MiB", "memory is 0.0009765625: use at least 4 MiB; a number is in GiB"),
         ("memory", True, "a Boolean is not a number"),
         (
             "time_limit",
             "1:30",
-            "time_limit is '1:30' (str): use units, such as 90s",
+            "time_limit is '1:30': use units, such as 90s",
         ),
-        ("time_limit", "30s", "greater than or equal to 60"),
-        ("vcpu", "2GB", "vcpu is '2GB' (str): "),
+        ("time_limit", "30s", "use at least 60 s"),
+        ("vcpu", "2GB", "vcpu is '2GB': use a number, such as 1"),
     ],
 )
 def test_invalid_or_ambiguous_quantity_is_rejected(option, given, message):
@@ -632,3 +632,12 @@ def test_other_programs_file_is_for_batch(monkeypatch):
             Settings.within(section, place, **given)
     with pytest.raises(SettingsError, match=r"their.conf, section .* has namespace"):
         Settings.within({"namespace": "a"}, place)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("timeout", "time_limit"), ("gpu", "num_gpus"), ("cpus", "vcpu"), ("env", "environment")],
+)
+def test_usual_name_is_translated(given, meant):
+    with pytest.raises(SettingsError, match=f"unknown option '{given}'; did you mean {meant}\\?"):
+        Settings(**{given: 1})

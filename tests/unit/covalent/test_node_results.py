@@ -87,12 +87,13 @@ def test_interrupted_node_is_out_of_time(stopped):
         failed("ValueError"), stopped, NOT_RUN, status=OutcomeStatus.TIMED_OUT
     )
     assert raised.error.startswith("ValueError: no good\n")
-    start = "JobTimeoutError: the task ran longer than time_limit: job job-1 (make). To do: raise"
+    sentence = "the task was interrupted so that it could clean up before time_limit"
+    start = f"JobTimeoutError: {sentence}: job job-1 (make). To do: raise"
     assert cut_off.error.startswith(start)
     assert "End of stderr:\n  2" in cut_off.error
     assert last.error.startswith(
-        "JobTimeoutError: last was not run: the job was being stopped (the task ran longer than "
-        "time_limit): job job-1 (make). To do: raise time_limit."
+        f"JobTimeoutError: last was not run: the job was being stopped ({sentence}): "
+        "job job-1 (make). To do: raise time_limit."
     )
 
 
@@ -121,7 +122,7 @@ def test_every_error_reaches_each_node(kind):
 @pytest.mark.parametrize(
     ("status", "meta", "expected"),
     [
-        ("timed_out", {}, "JobTimeoutError: the task ran longer than time_limit"),
+        ("timed_out", {}, "JobTimeoutError: the task was interrupted"),
         ("killed", {"child_status": -11}, "ChildKilledError: the task's process was killed by S"),
     ],
 )

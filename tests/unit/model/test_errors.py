@@ -26,13 +26,13 @@ TREE = """
         JobStuckError
         JobCancelledError
         JobLostError
-      OutcomeError
-        OutcomeMissingError
-          SharedMissingError
-          PackagesMissingError
-        IntegrityError
-        VersionMismatchError
-        ResultNotPicklableError
+        OutcomeError
+          OutcomeMissingError
+            SharedMissingError
+            PackagesMissingError
+          IntegrityError
+          VersionMismatchError
+          ResultNotPicklableError
       UnknownError
       ServiceError
       NothingToRetryError
@@ -41,9 +41,7 @@ TREE = """
 HOMES = ("farcall", errors.__name__)
 
 ENDED = [
-    kind
-    for name in (TREE.split())
-    if issubclass(kind := getattr(errors, name), errors.JobError | errors.OutcomeError)
+    kind for name in (TREE.split()) if issubclass(kind := getattr(errors, name), errors.JobError)
 ]
 
 
@@ -77,6 +75,15 @@ def test_job_error_is_picklable(kind):
     error.extra = [1]
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (kind, "said", {**fields, "extra": [1]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [(errors.JobTimeoutError, TimeoutError), (errors.OutOfMemoryError, MemoryError)],
+)
+def test_builtin_class_catches_job_error(kind, builtin):
+    with pytest.raises(builtin, match="^said$"):
+        raise kind("said", job_id="j:3")
 
 
 def test_other_errors_are_picklable():

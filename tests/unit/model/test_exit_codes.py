@@ -32,3 +32,11 @@ def test_refusal_quotes_the_container():
     error = found.error(JOB)
     assert (type(error), error.exit_code) == (errors.IntegrityError, ExitCode.INTEGRITY)
     assert EXITS[ExitCode.INTEGRITY].exit_code is None  # the table's entry is unchanged
+
+
+def test_missing_array_index_is_not_blamed_on_image():
+    detail = "the job has 3 tasks, but AWS_BATCH_JOB_ARRAY_INDEX is not set"
+    found = refused({"code": ExitCode.BAD_ENVIRONMENT, "detail": detail}, JOB)
+    assert found.sentence == f"the task has no valid array index ({detail})"
+    assert "Batch must set AWS_BATCH_JOB_ARRAY_INDEX" in found.remedy
+    assert "Dockerfile" not in found.remedy

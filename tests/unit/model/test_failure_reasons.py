@@ -76,6 +76,17 @@ def test_timed_out_task_is_reported(child_status):
     assert "raise time_limit" in str(error)
 
 
+def test_timed_out_task_names_time_limit():
+    meta = {
+        "status": OutcomeStatus.TIMED_OUT,
+        "child_status": 0,
+        "usage": USAGE,
+        "time_limit_s": 90.0,
+    }
+    found = failure_reasons.of_process(meta)
+    assert found.sentence.endswith("interrupted so that it could clean up before time_limit=90 s")
+
+
 @pytest.mark.parametrize(
     ("expected", "code"),
     [

@@ -127,6 +127,15 @@ async def test_name_finds_users_newest_job():
     assert (await jobs.find(older.name))[0] == older.job_id
 
 
+async def test_newest_job_does_not_depend_on_list_order():
+    """Emulators may list the oldest job first."""
+    older, newer = job(1, "fit"), job(2, "fit")
+    jobs = Jobs(older, newer)
+    jobs.jobs = [older, newer]
+    assert (await jobs.find("fit"))[0] == newer.job_id
+    assert (await Finder(jobs, ["queue"], "mary").newest()).detail.job_id == newer.job_id
+
+
 async def test_ambiguous_name_cancels_nothing():
     ended, going = job(1, "fit"), job(2, "fit", status=RUNNING)
     newest = job(3, "fit")

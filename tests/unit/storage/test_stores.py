@@ -23,6 +23,15 @@ async def test_last_abandoned_request_counts():
     assert stores.given_up_at == -math.inf
 
 
-def test_missing_bucket_option_is_explained():
-    with pytest.raises(SettingsError, match="s3_bucket_name is empty: functions are sent through"):
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "s3_bucket_name is empty, .* Run `farcall deploy`"),
+        ({"FARCALL_BUNDLE": "s3://bucket/v1/run/bundles/b"}, "a job, which cannot submit jobs"),
+    ],
+)
+def test_missing_bucket_option_is_explained(monkeypatch, environment, message):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=message):
         Stores(access_in_memory()).of("")

@@ -74,6 +74,16 @@ _MACHINE_LOST_IT = FailureReason(
 )
 
 
+_UNKNOWN_CAUSE = Row(
+    lambda detail: not (detail.reason or detail.array_size) and detail.exit_code is None,
+    FailureReason(
+        errors.JobError,
+        "the job failed, and Batch reports neither an exit code nor a reason",
+        "see its log, and the event log of the queue's ECS cluster; then submit it again",
+    ),
+)
+
+
 def failure_reason(detail: JobDetail) -> FailureReason:
     """Return why a job without an outcome ended.
 
@@ -422,6 +432,7 @@ ENDINGS: tuple[Row, ...] = (
     Row(has_succeeded, RESULT_MISSING),
     *_BY_TEXT,
     *task_exits(PLATFORMS[BATCH], _WORDS),
+    _UNKNOWN_CAUSE,
     Row(
         lambda detail: detail.exit_code is None and not detail.array_size,
         _MACHINE_LOST_IT,
@@ -452,6 +463,7 @@ COMMAND_ENDINGS: tuple[Row, ...] = (
     ),
     *_BY_TEXT,
     *command_exits(PLATFORMS[BATCH], _WORDS),
+    _UNKNOWN_CAUSE,
     Row(lambda detail: detail.exit_code is None, _MACHINE_LOST_IT),
     COMMAND_FAILED,
 )

@@ -59,8 +59,9 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
         SettingsError: A resource that the options name does not exist, or cannot be used.
         ServiceError: Batch refused.
     """
-    environments, _, job_role, execution_role = await asyncio.gather(
-        _check_queue(batch, settings, access.region_and_origin),
+    # First: in the wrong region, nothing exists, and the error names the region's queues.
+    environments = await _check_queue(batch, settings, access.region_and_origin)
+    _, job_role, execution_role = await asyncio.gather(
         _check_log_group(access, settings),
         _find_role(access, settings, "batch_job_role_name"),
         _find_role(access, settings, "batch_execution_role_name"),
@@ -124,9 +125,9 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
                 return found
     raise SettingsError(
         f"batch_job_log_group_name is {name!r}, which does not exist in "
-        f"{access.region_and_origin}; create it (`aws logs create-log-group --log-group-name "
-        f"{name}`), or set batch_job_log_group_name to another group, or to an empty string "
-        "for /aws/batch/job",
+        f"{access.region_and_origin}; set region to the group's region, or create the group "
+        f"(`aws logs create-log-group --log-group-name {name}`), or set batch_job_log_group_name "
+        "to another group, or to an empty string for /aws/batch/job",
         option="batch_job_log_group_name",
     )
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from farcall.model.clock import within
 from farcall.model.errors import SettingsError
+from farcall.model.names import install
 
 _DEFAULT = Path("~/.kube/config")
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -44,7 +45,7 @@ _PATHS = {
 }
 """Fields of an entry that are paths, relative to the file's folder."""
 
-_INSTALL = 'PyYAML is required to read kubeconfig files; run `pip install "farcall[kubernetes]"`'
+_INSTALL = f"PyYAML is required to read kubeconfig files. {install('kubernetes')}"
 
 
 @dataclass(frozen=True, slots=True)

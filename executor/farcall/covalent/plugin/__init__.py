@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 
+from farcall.model.names import install
+
 if sys.modules.get("covalent") is None and importlib.util.find_spec("covalent") is None:
     raise ModuleNotFoundError(
-        "The Covalent executor requires covalent. Run `pip install 'farcall[covalent]'`.",
+        f"The Covalent executor requires covalent. {install('covalent')}",
         name="covalent",
     )

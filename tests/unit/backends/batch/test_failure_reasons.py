@@ -201,6 +201,7 @@ RECORDED = [
     ),
     Recorded(errors.ImageError, "was not started", "new text, not known yet"),
     Recorded(errors.HostLostError, "was started", "new text, not known yet", log=True),
+    Recorded(errors.JobError, "neither an exit code nor a reason", "", log=True),
     Recorded(errors.ImageError, "does not report why", NOT_STARTED),
     # other jobs and the queue
     Recorded(errors.JobError, "depends on", "Dependent Job failed"),
@@ -531,6 +532,7 @@ COMMANDS = [
     Recorded(errors.OutOfMemoryError, "SIGKILL", EXITED, "", 137),
     Recorded(errors.HostLostError, "was stopped", EXITED, "", 143),
     Recorded(errors.HostLostError, "lost it", EXITED, log=True),
+    Recorded(errors.JobError, "neither an exit code nor a reason", log=True),
 ]
 
 

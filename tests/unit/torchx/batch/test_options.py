@@ -62,7 +62,7 @@ def test_priority_applies_only_with_share():
         ("execution_role_arn", "my role", "a role's name"),
         ("log_group", "my logs", "up to 512"),
         ("bucket", "My_Bucket!", "3 to 63"),
-        ("timeout_s", 5, "greater than or equal to 60"),
+        ("timeout_s", 5, "use at least 60"),
         ("retry_on", "never", "'failure' or 'infrastructure'"),
         ("platform", "eks", "use ec2 or fargate"),
         ("job_definition_extra", "[1]", "nor a readable file"),
