@@ -36,6 +36,7 @@ from botocore.utils import get_environ_proxies
 
 from farcall.aws import buckets, endpoints, error_translation
 from farcall.aws.buckets import BucketLocation
+from farcall.aws.credentials import limit_refreshes
 from farcall.aws.s3 import Operations
 from farcall.config.help import DEFAULTS, origin
 from farcall.config.settings import Settings
@@ -66,7 +67,7 @@ _READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
 """botocore's names for sources of keys that are cheap to read again."""
 
 _CREDENTIALS_KEPT = timedelta(minutes=10)
-"""Time after which obstore requests temporary credentials again."""
+"""Maximum time after which obstore requests temporary credentials again."""
 
 
 class _TlsContext(ssl.SSLContext):
@@ -172,6 +173,15 @@ class _Config(AioConfig):  # type: ignore[misc]  # botocore has no types
         merged = super().merge(other_config)
         merged.http_session_cls = _HttpSession  # aiobotocore loses it
         return merged
+
+
+class _Session(aiobotocore.session.AioSession):  # type: ignore[misc]  # botocore has no types
+    """A session whose credentials are not refreshed before each request."""
+
+    async def get_credentials(self) -> Any:
+        if self._credentials is None:
+            limit_refreshes(await super().get_credentials())
+        return self._credentials
 
 
 @functools.cache
@@ -520,9 +530,12 @@ class Aws:
     async def _credentials(self) -> S3Credential:
         """Return the session's credentials for obstore; botocore renews expired ones."""
         frozen = await self._frozen(renew=True)
-        expires = None
+        _, expires = await self.credentials()
         if frozen.token:
-            expires = datetime.now(timezone.utc) + _CREDENTIALS_KEPT
+            kept_until = datetime.now(timezone.utc) + _CREDENTIALS_KEPT
+            expires = min(kept_until, expires or kept_until)
+        if expires is not None:
+            expires = expires.astimezone(timezone.utc)  # obstore rejects dateutil's zones
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
@@ -631,7 +644,7 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
     """Create the session with the models for its clients; return it and its region."""
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
-    core = aiobotocore.session.AioSession(profile=profile)
+    core = _Session(profile=profile)
     core.set_default_client_config(_Config())
     if "credentials" in given:
         try:
