@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import secrets
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +72,60 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_own(path: Path) -> bool:
+    """Return whether this user or root owns a file or folder, and no other user can write it.
+
+    The same holds for symbolic links that the path is, because their owner chooses the target. A
+    file in a folder of other users counts only for itself: a file that replaces it is theirs.
+
+    A group counts as other users unless it is the user's private group.
+
+    Args:
+        path: The file or folder. If it does not exist, it is not the user's own.
+    """
+    try:
+        for _ in range(_MOST_LINKS):
+            status = path.lstat()
+            if status.st_uid not in (os.geteuid(), 0):
+                return False
+            if not stat.S_ISLNK(status.st_mode):
+                return not _is_writable_by_others(path, status)
+            path = path.parent / path.readlink()
+    except OSError:
+        pass
+    return False
+
+
+NOT_OWN = (
+    "another user owns it, or other users of this machine can write to it. Change that (chown, "
+    "chmod go-w)"
+)
+"""Why a file is not used, and the remedy, for errors."""
+
+_MOST_LINKS = 40
+
+
+def _is_writable_by_others(path: Path, status: os.stat_result) -> bool:
+    if not status.st_mode & stat.S_IWGRP:
+        return bool(status.st_mode & stat.S_IWOTH)
+    # An access control list may permit more users than the group.
+    has_list = sys.platform == "linux" and _ACL in os.listxattr(path)
+    is_private = not has_list and _is_private_group(status.st_gid)
+    return bool(status.st_mode & stat.S_IWOTH) or not is_private
+
+
+_ACL = "system.posix_acl_access"
+
+
+def _is_private_group(gid: int) -> bool:
+    """Return whether this user's name is the group's name, and it has no other member."""
+    try:
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:  # a user or group without a name, as in some containers
+        return False
+    return group.gr_name == name and not {*group.gr_mem} - {name}
 
 
 def identity(pid: int) -> str:
