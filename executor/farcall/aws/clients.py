@@ -498,6 +498,7 @@ class Aws:
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # an invalid URL
             raise _unusable(error) from error
         client.meta.events.register("response-received", self._record_answered)
+        client.meta.events.register("before-parse", drop_foreign_error)
         client.meta.events.register("before-parse.logs.GetLogEvents", keep_events)
         return client
 
@@ -579,6 +580,17 @@ async def pages(client: Any, operation: str, **parameters: Any) -> AsyncIterator
 def _explained(client: Any, operation: str, error: Exception) -> ServiceError:
     name = client.meta.method_to_api_mapping[operation]
     return error_translation.explain(name, error, client.meta.endpoint_url)
+
+
+def drop_foreign_error(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Remove the body of a server error that is not the service's, but a proxy's.
+
+    Without a body, botocore repeats the request and names the status. Otherwise it raises an error
+    of its XML parser, which it does not repeat, or an error without a text.
+    """
+    is_xml = operation_model.service_model.metadata.get("protocol") == "query"
+    if is_xml and response_dict["status_code"] >= 500 and b"<Code>" not in response_dict["body"]:
+        response_dict["body"] = b""
 
 
 def keep_events(

@@ -375,3 +375,34 @@ async def test_region_names_profile(keyless, monkeypatch, tmp_path, variable, se
     monkeypatch.setenv(variable, str(path))
     aws = await Aws.configured(Settings(profile="work"))
     assert aws.region_and_origin == "eu-west-3 (from profile 'work' in the AWS configuration)"
+
+
+# --- responses of proxies --------------------------------------------------------------------
+
+IDENTITY = (
+    "<GetCallerIdentityResponse><GetCallerIdentityResult><Account>123456789012</Account>"
+    "</GetCallerIdentityResult></GetCallerIdentityResponse>"
+)
+
+
+@pytest.mark.parametrize(
+    "body", ["<!DOCTYPE html><p>no<br>", "down for maintenance", '{"message": "no"}', "<a>no</a>"]
+)
+async def test_error_of_proxy_is_repeated(keys, body):
+    responses = [web.Response(status=503, text=body), web.Response(text=IDENTITY)]
+
+    async def respond(_):
+        return responses.pop(0)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    aws = await Aws.open(Settings(endpoint_url=url, region="us-east-1"))
+    try:
+        assert await aws.account() == "123456789012"
+    finally:
+        await aws.close()
+        await runner.cleanup()
