@@ -25,13 +25,13 @@ class Reader:
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
-async def test_incomplete_object_is_read_again(broken):
+async def test_incomplete_object_is_read_again(clock, broken):
     reader = Reader(broken)
     assert await until_intact(reader.read) == "value"
     assert reader.reads == broken + 1
 
 
-async def test_changed_object_is_rejected():
+async def test_changed_object_is_rejected(clock):
     reader = Reader(99)
     with pytest.raises(IntegrityError, match="it has 7 bytes"):
         await until_intact(reader.read)
@@ -39,7 +39,7 @@ async def test_changed_object_is_rejected():
 
 
 @pytest.mark.parametrize("is_size_known", [True, False])
-async def test_half_an_outcome_is_read_again(is_size_known):
+async def test_half_an_outcome_is_read_again(clock, is_size_known):
     """With the status of a complete response, as behind a proxy that loses its connection."""
     meta, index, parts = golden.OUTCOMES["outcome-returned"]
     store, key = store_in_memory(), golden.WHERE.outcome_key(index)
