@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import grp
 import os
+import pwd
 import secrets
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +74,65 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_own(path: Path) -> bool:
+    """Return whether this user or root owns a file or folder, and no other user can write it.
+
+    The same holds for symbolic links that the path is, because their owner chooses the target. A
+    file in a folder of other users counts only for itself: a file that replaces it is theirs.
+
+    A group counts as other users unless it is the user's private group.
+
+    Args:
+        path: The file or folder. If it does not exist, it is not the user's own.
+    """
+    try:
+        for _ in range(_MOST_LINKS):
+            status = path.lstat()
+            if status.st_uid not in (os.geteuid(), 0):
+                return False
+            if not stat.S_ISLNK(status.st_mode):
+                return not others_can_write(path, status)
+            path = path.parent / path.readlink()
+    except OSError:
+        pass
+    return False
+
+
+NOT_OWN = (
+    "another user owns it, or other users of this machine can write to it. Change that (chown, "
+    "chmod go-w)"
+)
+"""Why a file is not used, and the remedy, for errors."""
+
+_MOST_LINKS = 40
+
+
+def others_can_write(path: Path, status: os.stat_result) -> bool:
+    """Return whether users other than its owner and root can write a file or folder.
+
+    Raises:
+        OSError: The file's access control list cannot be read.
+    """
+    if not status.st_mode & stat.S_IWGRP:
+        return bool(status.st_mode & stat.S_IWOTH)
+    # An access control list may permit more users than the group.
+    has_list = sys.platform == "linux" and _ACL in os.listxattr(path)
+    is_private = not has_list and _is_private_group(status.st_gid)
+    return bool(status.st_mode & stat.S_IWOTH) or not is_private
+
+
+_ACL = "system.posix_acl_access"
+
+
+def _is_private_group(gid: int) -> bool:
+    """Return whether this user's name is the group's name, and it has no other member."""
+    try:
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:  # a user or group without a name, as in some containers
+        return False
+    return group.gr_name == name and not {*group.gr_mem} - {name}
+
+
 def identity(pid: int) -> str:
     """Return an ID of a process that is unique in a shared container engine or folder.
 
@@ -105,30 +166,3 @@ def remove_folders(prefix: str, place: str = "") -> None:
     for folder in Path(place or tempfile.gettempdir()).glob(f"{prefix}*"):
         if is_gone(folder.name.removeprefix(prefix).rpartition("-")[0]):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def others_can_write(about: os.stat_result) -> bool:
-    """Return whether a file or folder can be written by users other than its owner and root.
-
-    A group counts, unless it is this user's own private group, which many Linux systems create
-    for each user (https://wiki.debian.org/UserPrivateGroups).
-    """
-    if about.st_mode & stat.S_IWOTH:
-        return True
-    return bool(about.st_mode & stat.S_IWGRP) and not _is_private_group(about.st_gid)
-
-
-@functools.lru_cache(64)
-def _is_private_group(number: int) -> bool:
-    try:
-        import grp
-        import pwd
-
-        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(number)
-    except (ImportError, KeyError):  # not POSIX, or an unknown user or group
-        return number == os.getegid() == 0
-    return (
-        number == user.pw_gid
-        and group.gr_name == user.pw_name
-        and {*group.gr_mem} <= {user.pw_name}
-    )

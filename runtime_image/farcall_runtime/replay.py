@@ -64,7 +64,6 @@ def main(folder: Path) -> int:
     processes.install()
     sources.folder = sources.new_folder(os.environ)
     atexit.register(sources.remove, sources.folder)
-    sys.path.append(str(Path.cwd()))  # as in a job
     try:
         function, calls = _read(order, folder)
     except (RefusedError, StorageError, envelope.EnvelopeError) as error:

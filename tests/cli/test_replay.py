@@ -42,6 +42,27 @@ async def test_debugger_stops_in_user_frame(executor, commands):
     assert "('{', 8)" in done.stdout
 
 
+def parse_quickly(text):
+    try:
+        import parser_of_the_folder
+    except ImportError:
+        return json.loads(text)
+    return parser_of_the_folder.loads(text)
+
+
+async def test_working_directory_is_not_imported(
+    executor, installed_command, tmp_path, monkeypatch
+):
+    job = await executor.submit(parse_quickly, "{")
+    await job.exception()
+    (tmp_path / "parser_of_the_folder.py").write_text("print('imported')\nloads = print")
+    monkeypatch.chdir(tmp_path)
+
+    done = await installed_command("replay", job.id, "--yes")
+
+    assert (done.returncode, done.stdout) == (1, "")
+
+
 async def test_replaced_bundle_is_not_run(executor, farcall, aws, tmp_path):
     job = await executor.submit(parse, "{", 7)
     await job.exception()

@@ -11,6 +11,7 @@ import http.client
 import io
 import os
 import random
+import resource
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -202,3 +203,18 @@ def test_incomplete_upload_is_not_stored(aws, s3, payload):
     assert (400, True) == (answer.status, b"IncompleteBody" in answer.read())
     connection.close()
     assert "Contents" not in s3.list_objects_v2(Bucket=BUCKET)
+
+
+def test_full_disk_is_reported_once():
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, limits[1]))  # the emulator inherits it
+    try:
+        started = farcall_local.start(cpus=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with started as aws:
+        client = clients.client("s3", aws.environment)
+        with pytest.raises(ClientError, match="NoSpace"):
+            client.put_object(Bucket=BUCKET, Key="large", Body=DATA)
+        client.put_object(Bucket=BUCKET, Key="small", Body=b"1")
+        client.close()

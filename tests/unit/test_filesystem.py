@@ -1,15 +1,18 @@
 """Files that are replaced atomically, and folders of killed processes."""
 
+import grp
 import os
+import pwd
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from farcall.filesystem import identity, is_gone, remove_folders, replacing
+from farcall.filesystem import identity, is_gone, is_own, remove_folders, replacing
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 """On other systems, `is_gone` never returns True."""
@@ -130,3 +133,92 @@ def test_folders_of_gone_processes_are_removed(ended, tmp_path, monkeypatch):
     assert [
         is_gone(path.name.split("-", 1)[1].rpartition("-")[0]) for path in tmp_path.iterdir()
     ] == [False]
+
+
+# --- files of other users -----------------------------------------------------------------------
+
+OTHER = 1234
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes owners")
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own"
+    path.touch(0o644)
+    return path
+
+
+def group_is(monkeypatch, name, *members):
+    """Give all groups a name and members; this user's name is "ada"."""
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="ada"))
+    group = SimpleNamespace(gr_name=name, gr_mem=list(members))
+    monkeypatch.setattr(grp, "getgrgid", lambda _: group)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o644, True), (0o600, True), (0o646, False)])
+def test_file_writable_by_all_is_not_own(own, mode, expected):
+    own.chmod(mode)
+    assert is_own(own) is expected
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (("ada",), True),
+        (("ada", "ada"), True),
+        (("ada", "bob"), False),
+        (("users",), False),  # primary group of many users, who are not listed as members
+    ],
+)
+def test_only_private_group_may_write(own, group, expected, monkeypatch):
+    group_is(monkeypatch, *group)
+    own.chmod(0o664)
+    assert is_own(own) is expected
+
+
+def test_unnamed_group_may_not_write(own, monkeypatch):
+    def fail(_):
+        raise KeyError
+
+    monkeypatch.setattr(grp, "getgrgid", fail)
+    own.chmod(0o664)
+    assert not is_own(own)
+
+
+@linux
+def test_access_list_is_no_private_group(own, monkeypatch):
+    group_is(monkeypatch, "ada")
+    own.chmod(0o664)
+    monkeypatch.setattr(os, "listxattr", lambda _: ["system.posix_acl_access"])
+    assert not is_own(own)
+
+
+@as_root
+def test_file_of_other_user_is_not_own(own):
+    os.chown(own, OTHER, OTHER)
+    assert not is_own(own)
+
+
+@as_root
+def test_own_file_in_sticky_folder_is_own(own):
+    own.parent.chmod(0o1777)
+    assert is_own(own)
+    assert not is_own(own.parent)
+
+
+@as_root
+def test_link_of_other_user_is_not_own(own):
+    first, second = own.with_name("first"), own.with_name("second")
+    second.symlink_to(own.name)
+    first.symlink_to(second)
+    assert is_own(first)
+    os.lchown(second, OTHER, OTHER)
+    assert not is_own(first)
+
+
+def test_missing_file_and_link_loop_are_not_own(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert not is_own(loop)
+    assert not is_own(tmp_path / "missing")

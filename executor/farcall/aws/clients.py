@@ -36,6 +36,7 @@ from botocore.utils import get_environ_proxies
 
 from farcall.aws import buckets, endpoints, error_translation
 from farcall.aws.buckets import BucketLocation
+from farcall.aws.credentials import limit_refreshes
 from farcall.aws.s3 import Operations
 from farcall.config.help import DEFAULTS, origin
 from farcall.config.settings import Settings
@@ -66,7 +67,7 @@ _READ_ONCE = (_ENVIRONMENT, "shared-credentials-file", "config-file")
 """botocore's names for sources of keys that are cheap to read again."""
 
 _CREDENTIALS_KEPT = timedelta(minutes=10)
-"""Time after which obstore requests temporary credentials again."""
+"""Maximum time after which obstore requests temporary credentials again."""
 
 
 class _TlsContext(ssl.SSLContext):
@@ -172,6 +173,15 @@ class _Config(AioConfig):  # type: ignore[misc]  # botocore has no types
         merged = super().merge(other_config)
         merged.http_session_cls = _HttpSession  # aiobotocore loses it
         return merged
+
+
+class _Session(aiobotocore.session.AioSession):  # type: ignore[misc]  # botocore has no types
+    """A session whose credentials are not refreshed before each request."""
+
+    async def get_credentials(self) -> Any:
+        if self._credentials is None:
+            limit_refreshes(await super().get_credentials())
+        return self._credentials
 
 
 @functools.cache
@@ -492,6 +502,7 @@ class Aws:
         except (botocore.exceptions.BotoCoreError, ValueError) as error:  # an invalid URL
             raise _unusable(error) from error
         client.meta.events.register("response-received", self._record_answered)
+        client.meta.events.register("before-parse", drop_foreign_error)
         client.meta.events.register("before-parse.logs.GetLogEvents", keep_events)
         return client
 
@@ -524,9 +535,12 @@ class Aws:
     async def _credentials(self) -> S3Credential:
         """Return the session's credentials for obstore; botocore renews expired ones."""
         frozen = await self._frozen(renew=True)
-        expires = None
+        _, expires = await self.credentials()
         if frozen.token:
-            expires = datetime.now(timezone.utc) + _CREDENTIALS_KEPT
+            kept_until = datetime.now(timezone.utc) + _CREDENTIALS_KEPT
+            expires = min(kept_until, expires or kept_until)
+        if expires is not None:
+            expires = expires.astimezone(timezone.utc)  # obstore rejects dateutil's zones
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,
@@ -570,6 +584,17 @@ async def pages(client: Any, operation: str, **parameters: Any) -> AsyncIterator
 def _explained(client: Any, operation: str, error: Exception) -> ServiceError:
     name = client.meta.method_to_api_mapping[operation]
     return error_translation.explain(name, error, client.meta.endpoint_url)
+
+
+def drop_foreign_error(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Remove the body of a server error that is not the service's, but a proxy's.
+
+    Without a body, botocore repeats the request and names the status. Otherwise it raises an error
+    of its XML parser, which it does not repeat, or an error without a text.
+    """
+    is_xml = operation_model.service_model.metadata.get("protocol") == "query"
+    if is_xml and response_dict["status_code"] >= 500 and b"<Code>" not in response_dict["body"]:
+        response_dict["body"] = b""
 
 
 def keep_events(
@@ -648,7 +673,7 @@ def _prepare(settings: Settings) -> tuple[Any, tuple[str, str]]:
     _silence_libraries()
     given = settings.model_fields_set
     profile = settings.profile if settings.profile != "default" else None
-    core = aiobotocore.session.AioSession(profile=profile)
+    core = _Session(profile=profile)
     core.set_default_client_config(_Config())
     if "credentials" in given:
         try:

@@ -306,12 +306,12 @@ def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -
     details = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     code, status = str(details.get("Code", "")), int(meta.get("HTTPStatusCode", 0))
-    message = str(details.get("Message") or code)
+    message = str(details.get("Message") or code or f"status {status}, without a reason")
     kind = str(meta.get("HTTPHeaders", {}).get("content-type", ""))
     if _PAGE.search(message) or ("html" in kind and not meta.get("RequestId")):
         return explain_other(operation, url, f"a web page (status {status})", status)
     refused = ServiceError(
-        f"{operation} was refused: {message} ({code})",
+        f"{operation} was refused: {message}" + (f" ({code})" if code else ""),
         operation=operation,
         code=code,
         request_id=str(meta.get("RequestId", "")),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from farcall.filesystem import NOT_OWN, is_own
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH, KUBERNETES, BackendName
 
@@ -131,25 +132,37 @@ _NOT_HERE = ("endpoint_url", "profile", "credentials", "kubeconfig", "context")
 
 
 def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
-    """Reject the options that a file in the working directory must not set.
-
-    Such a file may come with a repository, or be another user's. It must not choose whose
-    credentials are used, nor where they are sent.
+    """Reject a farcall.toml of the working directory that sets what it must not set.
 
     Args:
         options: Options that the file has, or will have.
         path: The file; only the working directory's is checked.
 
     Raises:
-        SettingsError: The file has such an option, or other users can write the file.
+        SettingsError: The file has such an option, or is another user's.
     """
     if os.environ.get(CONFIG_VARIABLE) or path.absolute() != WORKING_FILE.absolute():
         return
-    instead = f"{_FILES[1]}, or name this file in {CONFIG_VARIABLE}"
-    if path.exists() and not _is_own(path):
+    refuse_found(path, options, f"{_FILES[1]}, or name this file in {CONFIG_VARIABLE}")
+
+
+def refuse_found(path: Path, options: Collection[str], instead: str) -> None:
+    """Reject a file found in the working directory that sets what it must not set.
+
+    Such a file may come with a repository, or be another user's. It must not choose whose
+    credentials are used, nor where they are sent.
+
+    Args:
+        path: The file.
+        options: Options that the file has, or will have.
+        instead: Files that may set these options, for the error.
+
+    Raises:
+        SettingsError: The file has such an option, or is another user's.
+    """
+    if path.exists() and not is_own(path):
         raise SettingsError(
-            f"{path.absolute()} was not read: other users of this machine can write to it. Remove "
-            f"that permission (chmod o-w, chown), put its options into {instead}"
+            f"{path.absolute()} was not read: {NOT_OWN}, or put its options into {instead}"
         )
     found = [name for name in options if name in _NOT_HERE]
     if found:
@@ -160,9 +173,3 @@ def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
             f"{name.upper()}, put {name} into {instead}",
             option=name,
         )
-
-
-def _is_own(path: Path) -> bool:
-    """Return whether a file is this user's or root's; root may use any file."""
-    found, user = path.stat(), os.geteuid()
-    return (not user or found.st_uid in (user, 0)) and not found.st_mode & 0o002

@@ -36,6 +36,7 @@ from farcall.storage import chunks as logs
 from farcall.storage import outcomes
 from farcall.storage.chunks import Piece, Written
 from farcall.storage.outcomes import Stored
+from farcall.storage.rereads import until_intact
 from farcall.storage.store import Arrived, Store, Stores
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDOUT, STREAMS, Location, OutcomeStatus
@@ -477,16 +478,20 @@ class Fetcher:
             return outcome.value
         key = partial(submission.where.value_key, index, int(outcome.meta["attempt"]))
         size = value["size"]
-        found = await store.get_large(key, size, folder_for(size))
-        if found is None:
-            raise _TakenError
-        data, digest = found
-        if digest != value["sha256"]:
-            place = key(0).rpartition("/")[0]
-            raise envelope.IntegrityError(
-                f"s3://{store.bucket}/{place} differs from the task's stored result"
-            )
-        return data
+
+        async def read() -> envelope.Buffer:
+            found = await store.get_large(key, size, folder_for(size))
+            if found is None:
+                raise _TakenError
+            data, digest = found
+            if digest != value["sha256"]:
+                place = key(0).rpartition("/")[0]
+                raise envelope.IntegrityError(
+                    f"s3://{store.bucket}/{place} differs from the task's stored result"
+                )
+            return data
+
+        return await until_intact(read)
 
     async def _complete(self, task: _Task, meta: dict[str, Any], out: Piece, err: Piece) -> About:
         """Add the output to the job's facts, and for an error also Batch's description.

@@ -129,12 +129,15 @@ def compile_pins(
 def export_lock(folder: Path) -> str:
     """Return a lock's pins with hashes and markers, without the project itself.
 
+    The lock is not compared with the project, because uv would build a project whose metadata is
+    dynamic, also with ``--no-build``; see `farcall.packages.lock`.
+
     Raises:
-        UvError: The lock does not match the project.
+        UvError: The lock is invalid.
         SettingsError: uv is not installed.
     """
     return _run(
-        *("export", "--quiet", "--locked", "--no-dev", "--no-header"),
+        *("export", "--quiet", "--frozen", "--no-dev", "--no-header"),
         *("--no-emit-project", "--no-emit-workspace", "--format", "requirements-txt"),
         *("--python", sys.executable),
         folder=folder,

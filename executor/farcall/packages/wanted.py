@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from farcall.model.errors import FarcallError, SettingsError
-from farcall.packages import cache, uv
+from farcall.packages import cache, lock, uv
 from farcall.packages.target import Target
 from farcall.packages.uv import Pin, Source, UvError
 
@@ -118,6 +118,7 @@ def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
     key = cache.key_of("lock", str(path), *map(str, sorted(files.items())), *_surroundings())
     noted = cache.read(key)
     if noted is None:
+        lock.check(path, PROJECT)
         noted = {"text": _explained(target, lambda: uv.export_lock(path.parent))}
         cache.write(key, noted)
     source = Source(path.parent)

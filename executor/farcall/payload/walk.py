@@ -13,6 +13,7 @@ import posixpath
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import farcall
@@ -102,7 +103,7 @@ def why_partial(folder: str) -> str:
     if _is_hidden(real) and top_of(folder) is None:
         return "is a hidden folder"
     try:
-        is_open = filesystem.others_can_write(os.stat(folder))
+        is_open = filesystem.others_can_write(Path(folder), os.stat(folder))
     except OSError:
         return ""
     return "can be written by other users" if is_open else ""

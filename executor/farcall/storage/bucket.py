@@ -27,6 +27,7 @@ from farcall.aws.access import Access
 from farcall.model import clock
 from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.pacing import Retries, RetryLog
+from farcall.storage.lost_responses import LostResponses
 from farcall_runtime.transient_errors import may_pass
 
 _log = logging.getLogger("farcall")
@@ -71,6 +72,7 @@ class Bucket:
         self._access = access
         self._stores: dict[bool, S3Store] = {}
         self._retry_log = RetryLog()
+        self._lost = LostResponses()
 
     async def send(
         self,
@@ -97,7 +99,7 @@ class Bucket:
         met: Counter[str] = Counter()
         while True:
             try:
-                return await request(self._store(sending=sending))
+                return await self._wait(request(self._store(sending=sending)))
             except asyncio.CancelledError:
                 self.given_up_at = clock.now()
                 raise
@@ -109,6 +111,19 @@ class Bucket:
                 may_pass = isinstance(failure, ServiceError) and await self._may_pass(failure, met)
                 if not await retries.wait(failure, may_pass=may_pass):
                     raise _with_remedy(failure, error, retries) from _plain(error)
+
+    async def _wait(self, request: Awaitable[T]) -> T:
+        """Wait for a response, or raise the error that kept it from arriving."""
+        task = self._lost.enter()
+        try:
+            return await request
+        finally:
+            lost = self._lost.leave(task)
+            if lost is not None:
+                raise MemoryError(
+                    "this process ran out of memory while it received a response; allow it more "
+                    "(ulimit -v, the limit of its container), or request smaller results"
+                ) from lost
 
     async def _may_pass(self, failure: ServiceError, met: Counter[str]) -> bool:
         """Return whether a repetition may succeed, and prepare it.

@@ -26,6 +26,7 @@ from farcall.payload import call_texts, unpickling
 from farcall.payload.bundle import FIXED
 from farcall.payload.pickling import Call
 from farcall.payload.shared import sha256
+from farcall.storage.rereads import until_intact
 from farcall.storage.store import Store, Stores
 from farcall_runtime import envelope, failures
 from farcall_runtime.contract import Location
@@ -74,8 +75,12 @@ async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | Non
         EnvelopeError: It is not the submitted bundle, or was written by another farcall.
         ServiceError: S3 refused.
     """
-    tail = await _tail(store, submission.where)
-    return None if tail is None else Index(_root(tail), submission.digest).meta
+
+    async def read() -> dict[str, Any] | None:
+        tail = await _tail(store, submission.where)
+        return None if tail is None else Index(_root(tail), submission.digest).meta
+
+    return await until_intact(read)
 
 
 async def texts_of(store: Store, submission: Submission) -> list[str] | None:
@@ -88,6 +93,10 @@ async def texts_of(store: Store, submission: Submission) -> list[str] | None:
         EnvelopeError: It is not the submitted bundle, or was written by another farcall.
         ServiceError: S3 refused.
     """
+    return await until_intact(lambda: _texts_of(store, submission))
+
+
+async def _texts_of(store: Store, submission: Submission) -> list[str] | None:
     tail = await _tail(store, submission.where)
     if tail is None:
         return None
@@ -131,14 +140,22 @@ class BundleReader:
         """
         about = About(submission.id_of(index), submission.name)
         where = submission.where
-        bundle = self._bundles.get(submission)
-        if bundle is None:
-            bundle = Bundle(self._stores.of(where.bucket), where, submission.digest)
-            self._bundles[submission] = bundle
+
+        async def fetch() -> tuple[Bundle, Buffer, Buffer, dict[Reference, Buffer]]:
+            bundle = self._bundles.get(submission)
+            if bundle is None:
+                bundle = Bundle(self._stores.of(where.bucket), where, submission.digest)
+                self._bundles[submission] = bundle
+            try:
+                _check_python(await bundle.index())
+                data, function = await bundle.payload(index)
+                return bundle, data, function, await bundle.shared([data, function])
+            except envelope.IntegrityError:
+                self._bundles.pop(submission, None)  # it has kept parts that are not intact
+                raise
+
         try:
-            _check_python(await bundle.index())
-            data, function = await bundle.payload(index)
-            shared = await bundle.shared([data, function])
+            bundle, data, function, shared = await until_intact(fetch)
         except envelope.VersionMismatchError as error:
             remedy = "use the same farcall and Python versions as for the submission"
             raise VersionMismatchError(

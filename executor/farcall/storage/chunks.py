@@ -21,6 +21,7 @@ from farcall.model.errors import IntegrityError
 from farcall.model.output import Bytes
 from farcall.model.submission import Submission
 from farcall.storage.outcomes import verified
+from farcall.storage.rereads import until_intact
 from farcall.storage.store import Store, is_chunk, number_in
 from farcall_runtime import envelope
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
@@ -323,12 +324,16 @@ class Chunks:
         """
         store, submission = self._store, self._submission
         key = submission.where.chunk_key(self._index, attempt, stream, sequence)
-        try:
+
+        async def read() -> tuple[bytes, datetime] | None:
             found = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
             if found is None:
                 return None
             data, at = found
             return await verified(_opened, submission, key, data), at
+
+        try:
+            return await until_intact(read)
         except envelope.EnvelopeError as error:
             raise IntegrityError(
                 f"output s3://{store.bucket}/{key} is not what the job wrote ({error})",

@@ -16,6 +16,7 @@ from farcall.model.errors import FarcallError
 from farcall.model.submission import Submission
 from farcall.payload.results import is_success
 from farcall.payload.sources import localized
+from farcall.storage.rereads import until_intact
 from farcall.storage.store import Store, is_chunk
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
@@ -63,14 +64,22 @@ async def fetch(
         SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
-    found = await store.get_dated(key, size=size)
+
+    async def read() -> tuple[Outcome, datetime, int] | None:
+        found = await store.get_dated(key, size=size)
+        if found is None:
+            return None
+        data, at = found
+        opened = await verified(envelope.open_outcome, submission, key, data, threads)
+        return opened, at, len(data)
+
+    found = await until_intact(read)
     if found is None:
         return None
-    data, at = found
-    outcome = await verified(envelope.open_outcome, submission, key, data, threads)
+    outcome, at, length = found
     if not is_success(outcome.meta):  # errors contain paths
         outcome = outcome._replace(meta=localized(outcome.meta))
-    return Stored(outcome, at, len(data))
+    return Stored(outcome, at, length)
 
 
 async def verified(

@@ -6,12 +6,18 @@ in ``farcall.toml``, such as memory or attempts, do not apply to apps.
 
 from __future__ import annotations
 
+import configparser
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from torchx.runner.config import CONFIG_FILE, find_configs
 from torchx.schedulers.api import StructuredOpts
+from torchx.settings import ENV_TORCHXCONFIG
 
+from farcall.config.files import refuse_found
 from farcall.config.settings import Settings
 from farcall.model import terminal
 from farcall.model.errors import SettingsError
@@ -49,6 +55,7 @@ class FarcallOptions(StructuredOpts):
             more: Run options that are not strings in farcall, by farcall's names.
             name: Name of the app: its workflow if the settings name none.
         """
+        refuse_found_config()
         wanted = {ours: getattr(self, theirs) for theirs, ours in self.SPELLED.items()} | more
         given = {ours: value for ours, value in wanted.items() if value is not None}
         try:
@@ -82,3 +89,30 @@ def wrong_option(option: str, found: object, allowed: str) -> SettingsError:
         f"run option {option} is {shown}: {allowed}; run `torchx runopts` for a description",
         option=option,
     )
+
+
+_SECTIONS = ("aws_batch", "kubernetes_job")
+
+
+def refuse_found_config() -> None:
+    """Reject a .torchxconfig of the working directory that sets what it must not set.
+
+    Raises:
+        SettingsError: The file chooses credentials, or is another user's.
+    """
+    if ENV_TORCHXCONFIG in os.environ:
+        return
+    instead = f"~/{CONFIG_FILE}, or name this file in {ENV_TORCHXCONFIG}"
+    for path in map(Path, find_configs()):
+        if path.parent != Path.home():
+            refuse_found(path, _options_in(path), instead)
+
+
+def _options_in(path: Path) -> list[str]:
+    """Return the options that a file sets for farcall's schedulers."""
+    config = configparser.RawConfigParser(strict=False, allow_no_value=True)
+    try:
+        config.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):  # TorchX reports it when it reads the file
+        return []
+    return [name for each in _SECTIONS if config.has_section(each) for name in config[each]]

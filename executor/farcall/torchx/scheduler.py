@@ -31,7 +31,7 @@ from farcall.model.errors import FarcallError, SettingsError, UnknownError
 from farcall.model.output import LogLine
 from farcall.torchx import request, roles, states
 from farcall.torchx.apps import App, Apps, Places, Wanted, listed
-from farcall.torchx.options import Options
+from farcall.torchx.options import Options, refuse_found_config
 from farcall.torchx.request import Request
 from farcall.torchx.roles import Planned
 from farcall.torchx.workspace import FarcallWorkspaceMixin
@@ -275,6 +275,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             SettingsError: The queue or state does not exist.
             ServiceError: A call to a service failed.
         """
+        refuse_found_config()
         requested = cfg or {}
         wanted = Wanted(
             queue=str(requested.get("queue") or ""),

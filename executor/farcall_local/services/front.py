@@ -7,15 +7,18 @@ and all others by moto. As in moto, the signature's credential scope names the s
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import socket
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable
 from email.message import Message
 from typing import TYPE_CHECKING, Any, Protocol
+from xml.sax.saxutils import escape
 
 from moto.iam.access_control import PermissionResult
 from moto.moto_server import werkzeug_app
@@ -32,12 +35,19 @@ from farcall_local.services import bodies, error_responses, objects, signatures
 from farcall_local.services.admission import Admission, Caller
 from farcall_local.services.error_responses import Reason, RefusedError
 from farcall_local.services.signatures import AccessKey
+from farcall_runtime.unpacking import NO_ROOM
 
 #: Paths of farcall's own development calls; no bucket's name begins with an underscore.
 CONTROL_PATH = "/_farcall/"
 
 #: moto's services that farcall and its jobs use.
 SERVICES: tuple[Any, ...] = ("s3", "logs", "iam", "sts")
+
+_FULL = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>NoSpace</Code><Message>The local AWS '
+    "emulator has no space in {folder}. Free disk space there, or start it with another TMPDIR."
+    "</Message></Error>"
+)
 
 #: Key of the sender in a request's environment.
 _CALLER = "farcall.caller"
@@ -267,6 +277,19 @@ def _send(response: Response, start_response: StartResponse) -> list[bytes]:
 _Handler: Any = getattr(werkzeug_app, "MotoRequestHandler", WSGIRequestHandler)
 
 
+@functools.cache
+def _warn_once(folder: str) -> None:
+    _log.warning("no space in %s: free disk space, or start with another TMPDIR", folder)
+
+
+def _full_disk() -> tuple[list[Any], list[bytes]]:
+    """Return a response for a full disk, which clients do not repeat."""
+    folder = tempfile.gettempdir()
+    _warn_once(folder)
+    data = _FULL.format(folder=escape(folder)).encode()
+    return ["400 -", [("Content-Type", "application/xml")]], [data]
+
+
 class Handler(_Handler):  # type: ignore[misc]
     """HTTP handler with persistent connections, unlike werkzeug's own handler.
 
@@ -325,9 +348,14 @@ class Handler(_Handler):  # type: ignore[misc]
         except (DropConnectionError, bodies.BrokenBodyError):
             self.close_connection = True
             return
-        except Exception:
-            _log.exception("%r %r broke", self.command, self.path)
-            head, body = ["500 -", []], []
+        except Exception as error:
+            if getattr(error, "errno", None) in NO_ROOM:
+                head, body = _full_disk()
+                with contextlib.suppress(bodies.BrokenBodyError):
+                    stream.drain()
+            else:
+                _log.exception("%r %r broke", self.command, self.path)
+                head, body = ["500 -", []], []
         if not stream.at_end:
             self.close_connection = True
         status, headers = head[:2]

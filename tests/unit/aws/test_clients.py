@@ -387,3 +387,34 @@ async def test_libraries_log_nothing_at_info(caplog, monkeypatch):
     with caplog.at_level(logging.INFO):
         await (await Aws.open(Settings())).close()
     assert [record.name for record in caplog.records if "boto" in record.name] == []
+
+
+# --- responses of proxies --------------------------------------------------------------------
+
+IDENTITY = (
+    "<GetCallerIdentityResponse><GetCallerIdentityResult><Account>123456789012</Account>"
+    "</GetCallerIdentityResult></GetCallerIdentityResponse>"
+)
+
+
+@pytest.mark.parametrize(
+    "body", ["<!DOCTYPE html><p>no<br>", "down for maintenance", '{"message": "no"}', "<a>no</a>"]
+)
+async def test_error_of_proxy_is_repeated(keys, body):
+    responses = [web.Response(status=503, text=body), web.Response(text=IDENTITY)]
+
+    async def respond(_):
+        return responses.pop(0)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    aws = await Aws.open(Settings(endpoint_url=url, region="us-east-1"))
+    try:
+        assert await aws.account() == "123456789012"
+    finally:
+        await aws.close()
+        await runner.cleanup()

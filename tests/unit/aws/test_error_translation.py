@@ -119,6 +119,11 @@ def test_web_page_as_xml_is_reported():
     assert "it returned an unreadable response" in str(error)
 
 
+def test_error_without_code_names_status():
+    error = error_translation.explain("SubmitJob", refusal("", 403, ""))
+    assert str(error) == "SubmitJob was refused: status 403, without a reason"
+
+
 async def test_invalid_request_is_not_retried(monkeypatch):
     error = await failed("http://127.0.0.1:9", monkeypatch, jobName=1)
     assert not error.sent

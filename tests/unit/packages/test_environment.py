@@ -387,6 +387,20 @@ def test_outdated_lock_file_is_rejected(locked):
     assert "no pyproject.toml next to it" in refused(str(locked / "uv.lock"))
 
 
+def test_lock_builds_no_project(locked, tmp_path):
+    """uv builds a project with dynamic metadata to check its lock, also with --no-build."""
+    mark = tmp_path / "built"
+    (locked / "backend.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    project = locked / "pyproject.toml"
+    text = project.read_text().replace("package=false", "package=true")
+    project.write_text(
+        text.replace("dependencies=['wanted'", "dynamic=['dependencies']\n#")
+        + "[build-system]\nrequires=[]\nbuild-backend='backend'\nbackend-path=['.']\n"
+    )
+    assert ("wanted", "1.0") in names(find(str(locked / "uv.lock")))
+    assert not mark.exists()
+
+
 # --- cache ------------------------------------------------------------------------------------
 
 

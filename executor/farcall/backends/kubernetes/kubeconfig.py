@@ -19,12 +19,13 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from farcall.filesystem import NOT_OWN, is_own
 from farcall.model.clock import within
 from farcall.model.errors import SettingsError
 from farcall.model.names import install
@@ -121,6 +122,7 @@ def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connect
         SettingsError: No server is configured, or the configuration is invalid.
     """
     files = _files(path)
+    _refuse_foreign(files)
     if files:
         return _of_files(files, context)
     if not context and "KUBERNETES_SERVICE_HOST" in os.environ and (account / "token").exists():
@@ -133,6 +135,17 @@ def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connect
         "a command on a local Kubernetes emulator",
         option="kubeconfig",
     )
+
+
+def _refuse_foreign(files: Sequence[Path]) -> None:
+    """Reject files in the working directory of other users, whose plugins would run."""
+    for file in files:
+        is_here = not file.is_absolute() or file.is_relative_to(Path.cwd())
+        if is_here and not is_own(file):
+            raise SettingsError(
+                f"the kubeconfig file {file} was not read: {NOT_OWN}, or copy it to {_DEFAULT}",
+                option="kubeconfig",
+            )
 
 
 def _files(path: str) -> list[Path]:

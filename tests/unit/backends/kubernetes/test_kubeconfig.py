@@ -163,3 +163,15 @@ def test_missing_yaml_names_extra(tmp_path, monkeypatch):
     path.write_text("{}")
     with pytest.raises(SettingsError, match=r'pip install "farcall\[kubernetes\]"'):
         read(str(path))
+
+
+def test_local_file_of_others_is_rejected(tmp_path, monkeypatch):
+    """A file elsewhere was named by the user, such as an administrator's for a group."""
+    path = kubeconfig(tmp_path / "config", SERVER)
+    path.chmod(0o646)
+    for name in ("config", str(path)):
+        with pytest.raises(SettingsError, match="other users of this machine can write to it"):
+            read(name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert read(str(path)).server == SERVER
