@@ -219,6 +219,6 @@ def test_missing_engine_is_explained(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "no docker engine answers" in done.stderr
+    assert "no docker engine responds" in done.stderr
     assert "set DOCKER_HOST" in done.stderr
     assert "Traceback" not in done.stderr

@@ -29,7 +29,7 @@ async def test_unavailable_credentials_are_reported(
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0.1)
     monkeypatch.setattr(ContainerMetadataFetcher, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(ContainerMetadataFetcher, "RETRY_ATTEMPTS", 2)
-    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 45))
     role = aws.environment["FARCALL_BATCH_JOB_ROLE_NAME"]
     keys = {**session(aws.environment, role), "Expiration": soon}
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):

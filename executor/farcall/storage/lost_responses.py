@@ -35,8 +35,12 @@ class LostResponses:
         self._waiting[task] = self._checks
         if self._timer is None:
             self._last = printed_error()
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self.check)
+            self.watch()
         return task
+
+    def watch(self) -> None:
+        """Schedule the next `check`."""
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self.check)
 
     def leave(self, task: asyncio.Task[Any]) -> BaseException | None:
         """End a task's wait; return the error if its response was lost."""
@@ -62,7 +66,7 @@ class LostResponses:
                 self._last = error
         self._checks += 1
         if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self.check)
+            self.watch()
 
 
 def printed_error() -> BaseException | None:

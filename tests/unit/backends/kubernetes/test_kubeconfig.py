@@ -161,7 +161,7 @@ def test_missing_yaml_names_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     path = tmp_path / "config"
     path.write_text("{}")
-    with pytest.raises(SettingsError, match=r'pip install "farcall\[kubernetes\]"'):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[kubernetes\]'"):
         read(str(path))
 
 
