@@ -9,7 +9,6 @@ from farcall import BatchExecutor
 from farcall.client.loop_thread import close_shared
 from farcall.config.settings import set_default_bucket
 from farcall.engine.session import session_for
-from farcall.storage.lost_responses import LostResponses
 from farcall.testing import Timing, fake_cloud
 from tests.support.timing import marked
 from tests.unit.fakes import Clock, Container
@@ -43,11 +42,9 @@ def cloud():
 async def clock():
     """Clock of the running event loop, which advances whenever the loop is idle.
 
-    At the end of the loop, real time is restored, because the loop waits for threads. A request to
-    the bucket may wait for a thread, too, so its timer would let the clock run ahead.
+    At the end of the loop, real time is restored, because the loop waits for threads.
     """
     with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(LostResponses, "watch", lambda _: None)
         yield Clock(asyncio.get_running_loop(), changes)
 
 

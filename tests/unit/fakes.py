@@ -20,6 +20,7 @@ from farcall.backends.batch.preflight import Resources
 from farcall.model.failure_reasons import About
 from farcall.model.timing import Timing
 from farcall.payload import pickling, results, unpickling
+from farcall.storage.lost_responses import LostResponses
 from farcall.storage.store import Store
 from farcall.testing.bucket import StoreOperations
 from farcall_runtime import envelope
@@ -61,9 +62,13 @@ def access_in_memory(timing=TIMING, memory=None):
 
 
 class Clock:
-    """Clock of one event loop, which advances at once when the loop would sleep."""
+    """Clock of one event loop, which advances at once when the loop would sleep.
+
+    A request to the bucket may wait for a thread, while its timer would let the clock run ahead.
+    """
 
     def __init__(self, loop, monkeypatch):
+        monkeypatch.setattr(LostResponses, "watch", lambda _: None)
         self._now = 1000.0
         select = loop._selector.select
 

@@ -7,6 +7,7 @@ import pytest
 
 from farcall.model.timing import Timing
 from farcall.storage.bucket import Bucket
+from farcall.storage.lost_responses import LostResponses
 from tests.unit.fakes import access_in_memory
 
 
@@ -25,9 +26,13 @@ def print_error(monkeypatch, file):
     monkeypatch.setattr(sys, "last_traceback", trace, raising=False)
 
 
+WATCH = LostResponses.watch
+
+
 @pytest.fixture
 async def waiting(clock, monkeypatch):
     """A request without a response."""
+    monkeypatch.setattr(LostResponses, "watch", WATCH)  # the clock has replaced it
     monkeypatch.delattr(sys, "last_value", raising=False)
     bucket, response = Bucket("bucket", access_in_memory(Timing())), asyncio.Future()
     request = asyncio.ensure_future(bucket.send("GetObject", "key", lambda _: response))
