@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.program import stdout_of
+
 _HERE = Path(__file__).parent
 _GUARD = (
     '\nif __name__ == "__main__":\n    import bed\n    bed.run(calls, globals().get("check"))\n'
@@ -100,17 +102,13 @@ class Runner:
 
     def _run_in(self, place, root, script, environment):
         out = root.with_name(f"{root.name}.{place}")
-        done = subprocess.run(
-            [sys.executable, script],
+        stdout_of(
+            *(sys.executable, script),
             cwd=root,
             env={**environment, "SAME_OUT": str(out), "SAME_WHERE": place, "SAME_ROOT": str(root)},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=self._timeout_s,
         )
-        assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in out.read_text().splitlines()]
 
 

@@ -5,12 +5,12 @@ Starts the local AWS emulator. The tests are slow, because they upload gigabytes
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.support.program import stdout_of
 
 pytestmark = pytest.mark.slow
 
@@ -50,15 +50,7 @@ _CLIENT = """
 
 
 def test_map_arguments_are_streamed(aws):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_CLIENT)],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    right, more = done.stdout.split()
+    right, more = stdout_of(sys.executable, "-c", textwrap.dedent(_CLIENT)).split()
     assert right == "True"
     # The upload is 400 MB. A task's arguments have 100 MB, and 48 parts are sent at a time.
     assert int(more) < 300_000_000

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support.program import stdout_of
 
 ROOT = Path(__file__).parents[2]
 RUN = (sys.executable, "-m", "uv", "run", "--isolated", "--no-project")
@@ -24,13 +25,5 @@ _BUILD = (
 
 def build_own(folder: Path) -> list[Path]:
     """Build wheel and sdist with hatchling."""
-    done = subprocess.run(
-        [sys.executable, "-c", _BUILD, str(folder)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [folder / name for name in done.stdout.split()[-2:]]
+    output = stdout_of(sys.executable, "-c", _BUILD, folder, cwd=ROOT, env=ENVIRONMENT)
+    return [folder / name for name in output.split()[-2:]]

@@ -1,10 +1,9 @@
 """The pickler, with the installed cloudpickle and other supported releases."""
 
-import subprocess
-
 import pytest
 
 from tests.support.own_wheel import ENVIRONMENT, ROOT, RUN
+from tests.support.program import stdout_of
 
 COMPARE = """
 import pickle
@@ -33,11 +32,5 @@ def test_code_keeps_its_file_and_lines():
 def test_each_release_keeps_file_names(release):
     """Slow because it installs cloudpickle; 3.1.3 stopped keeping file names itself."""
     program = f"exec(compile({COMPARE!r}, '/home/me/work.py', 'exec'))"
-    done = subprocess.run(
-        [*RUN, "--with", release, "python", "-c", program],
-        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT / "runtime_image")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT / "runtime_image")}
+    stdout_of(*RUN, "--with", release, "python", "-c", program, env=environment)
