@@ -519,21 +519,18 @@ def global_of(module: str, name: str) -> Any:
 
 def main_global(name: str, copy: bytes | None) -> Any:
     """Return the script's variable; a process with another script reads the copy."""
-    try:
-        return global_of(MAIN, name)
-    except AttributeError:
-        if copy is None:
-            raise
-    import pickle
-
-    return pickle.loads(copy)  # noqa: S301  # part of a pickle that is being read
+    return _global_or_copy(MAIN, name, copy, AttributeError)
 
 
 def module_global(module: str, name: str, copy: bytes | None) -> Any:
     """Return a module's definition; a process without the project reads the copy."""
+    return _global_or_copy(module, name, copy, ModuleNotFoundError)
+
+
+def _global_or_copy(module: str, name: str, copy: bytes | None, lack: type[Exception]) -> Any:
     try:
         return global_of(module, name)
-    except ModuleNotFoundError:
+    except lack:
         if copy is None:
             raise
     import pickle

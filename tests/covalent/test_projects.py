@@ -6,13 +6,16 @@ Another process, which has no project, dispatches the workflow again.
 
 import json
 import os
-import subprocess
+import re
 import sys
+import threading
 
 import covalent as ct
 import pytest
 
+from farcall import TaskNotPicklableError
 from farcall_runtime.archive import HEADER
+from tests.support.program import stdout_of
 
 FILES = {
     "shapes.py": """
@@ -99,16 +102,8 @@ print(json.dumps([str(result.status), node["output"].get_deserialized()]))
 
 
 def output_of(command, folder, environment):
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    output = stdout_of(sys.executable, *command, cwd=folder, env=environment)
+    return json.loads(output.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +160,23 @@ def test_electrons_of_other_executors_stay_unchanged():
     assert flow.workflow_function is before
     assert {"local"} == {nodes[n]["metadata"]["executor"] for n in nodes if "parameter" not in n}
     assert not [name for name, node in nodes.items() if HEADER in node["function"].header]
+
+
+def test_unpicklable_argument_is_named(batch):
+    @ct.electron(executor=batch())
+    def held(options):
+        return options
+
+    @ct.lattice
+    def flow():
+        return held({"lock": threading.Lock()})
+
+    what = re.escape("argument of the electron held['lock'] (lock) cannot be pickled")
+    with (
+        pytest.warns(UserWarning, match="manipulating an object"),  # by Covalent, for any error
+        pytest.raises(TaskNotPicklableError, match=f"^{what}.*create it inside the function"),
+    ):
+        flow.build_graph()
 
 
 def test_project_is_stored_once_per_dispatch(batch, tmp_path):

@@ -302,8 +302,9 @@ class SweepState:
     @property
     def cannot_start(self) -> bool:
         """Whether the first tasks all failed in the same way before their functions ran."""
-        has_one_reason = len(self.failures.groups) == 1
-        return has_one_reason and not self._begun and self._not_begun >= _MOST_NOT_BEGUN
+        if self._begun or self._not_begun < _MOST_NOT_BEGUN:
+            return False
+        return len(self.failures.groups) == 1
 
     def _text_of(self, submission: Submission, index: int) -> str:
         array = self.arrays[submission.job_id]

@@ -835,7 +835,7 @@ _ACCEPTED = {
     "bool_parsing": "use true or false",
     "bool_type": "use true or false",
     "dict_type": "use a table (JSON in the environment and on the command line)",
-    "extra_forbidden": "remove it, because there is no such key",
+    "extra_forbidden": "remove it (unknown key)",
     "finite_number": "use a finite number",
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,

@@ -165,10 +165,13 @@ def is_by_import(settings: Settings) -> bool:
 def pins(settings: Settings) -> list[str]:
     """Return the installed distributions that the options name, with their exact versions.
 
+    ``extra_packages`` are left out: only the machine that packs them has to find their versions.
+
     Raises:
         SettingsError: A distribution cannot be sent.
     """
-    return [f"{item.name}=={item.version}" for item in find(settings).items]
+    installed = find(settings.with_options(extra_packages=())).items
+    return [f"{item.name}=={item.version}" for item in installed]
 
 
 def with_pins(settings: Settings, pinned: Sequence[str]) -> Settings:

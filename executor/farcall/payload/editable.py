@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from farcall.payload.walk import File, is_below
+from farcall.payload.folders import is_below
+from farcall.payload.walk import File
 
 PLACE = "metadata"
 """Place of the metadata in the archive."""

@@ -11,6 +11,7 @@ Source:
 from __future__ import annotations
 
 import functools
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from farcall.model.errors import SettingsError
+from farcall.payload.folders import is_below, top_of
 
 NAME = ".dockerignore"
 """Name of the file, in the folder that it applies to."""
@@ -159,6 +161,47 @@ def read_lines(folder: str) -> list[str] | None:
     if not path.is_file():
         return None
     return path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+
+
+class Rules(NamedTuple):
+    """Patterns of excluded paths, and the folder that they apply to."""
+
+    ignore: Ignore
+    folder: str
+
+    def excluding(self, path: str, *, is_folder: bool) -> Rule | None:
+        """Return the rule that excludes a path; for a folder, including all of its contents."""
+        if not is_below(path, self.folder):
+            return None
+        name = os.path.relpath(path, self.folder)
+        rule = self.ignore.excluding(name)
+        if rule is not None and is_folder and not self.ignore.leaves_out_all_of(name):
+            return None
+        return rule
+
+
+def ignored_by(root: str) -> Rules | None:
+    """Return the ignore file of a folder, or of a folder above it in its project.
+
+    Raises:
+        SettingsError: The file cannot be read, or is invalid.
+    """
+    top = top_of(root)
+    folder = root
+    while True:
+        try:
+            lines = read_lines(folder)
+        except OSError as error:
+            raise SettingsError(
+                f"{Path(folder, NAME)} cannot be read ({error.strerror}), so the files "
+                "that it excludes are unknown. Make it readable, or delete it",
+                option="sources",
+            ) from error
+        if lines is not None:
+            return Rules(Ignore.of_file(lines, folder), folder)
+        if top is None or folder == top:
+            return None
+        folder = str(Path(folder).parent)
 
 
 def _may_lie_below(beginning: str, folder: str) -> bool:

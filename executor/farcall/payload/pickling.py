@@ -262,6 +262,24 @@ def dump_function(function: Callable[..., Any], using: Pickling) -> bytes:
         )
 
 
+def dump_value(what: str, value: Any, using: Pickling) -> bytes:
+    """Pickle a value for a job that gets the project's files in another way.
+
+    Args:
+        what: What the value is, for errors.
+        value: The value.
+        using: The pickling rules.
+
+    Raises:
+        TaskNotPicklableError: The value cannot be pickled.
+    """
+    with using.in_force():
+        try:
+            return pickles.dump_whole(value)
+        except Exception as error:  # pickling runs the user's code
+            raise TaskNotPicklableError(_explain(*_innermost(what, value, error))) from error
+
+
 @contextlib.contextmanager
 def _explaining(function: Any, fixed: Mapping[str, Any], using: Pickling) -> Iterator[None]:
     try:

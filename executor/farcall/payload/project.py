@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from farcall.config.settings import Settings
-from farcall.payload import assignments, script
+from farcall.payload import assignments, module_source, script
 from farcall.payload.assignments import Assignments
 from farcall.payload.script import Script
 from farcall.payload.sources import Archive, Sources, find, home_of, main_file, project_modules
@@ -115,12 +115,12 @@ class Pickling:
     @functools.cached_property
     def _assignments(self) -> Assignments:
         """Assignments in the modules that are sent, and in the script."""
-        found = [assignments.read(each) for each in self._sent.values()]
+        found = [module_source.read(each) for each in self._sent.values()]
         if self._script is not None:
             package = str(getattr(sys.modules[MAIN], "__package__", None) or "")
             statements = tuple(self._script.statements)
             is_program = not self._script.is_guarded
-            found.append(assignments.read_statements(MAIN, package, statements, is_program))
+            found.append(module_source.read_statements(MAIN, package, statements, is_program))
         return assignments.of(tuple(each for each in found if each is not None))
 
     def _set_in(self, module: ModuleType) -> dict[str, Any]:

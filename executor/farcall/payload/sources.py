@@ -34,6 +34,7 @@ from typing import Any
 from farcall.model.errors import SettingsError
 from farcall.payload import editable
 from farcall.payload import walk as walks
+from farcall.payload.folders import is_below, is_home, top_of, why_partial
 from farcall.payload.private_files import PRIVATE, holds_private_key
 from farcall.payload.walk import (
     CODE,
@@ -44,7 +45,6 @@ from farcall.payload.walk import (
     LeftOut,
     TooManyError,
     Walk,
-    is_home,
 )
 from farcall_runtime import sources as runtime
 from farcall_runtime.sources import MAIN, Entry
@@ -143,7 +143,7 @@ class Sources:
         """Return a folder's path in the archive; None if it is outside the project."""
         path = os.path.abspath(path)
         for folder, place in self._folders:
-            if walks.is_below(path, folder):
+            if is_below(path, folder):
                 return f"{place}{path[len(folder.rstrip('/')) :]}"
         return None
 
@@ -349,7 +349,7 @@ _first_seen: dict[str, tuple[Any, int]] = {}
 
 def _add_root(walk: Walk, root: str, place: str, *, is_whole: bool, is_named: bool) -> None:
     """Add the files of a folder; if they are too many, or not the project's, the loaded ones."""
-    why = "" if is_named or not is_whole else walks.why_partial(root)
+    why = "" if is_named or not is_whole else why_partial(root)
     if is_whole and not why and (is_named or not is_home(root)) and root not in _too_large:
         with contextlib.suppress(TooManyError):
             walk.add_folder(root, place)
@@ -382,7 +382,7 @@ def _loaded_files_of_project() -> list[str]:
 
 def _project_folders(roots: Iterable[str]) -> list[str]:
     """Return the real paths of the folders whose contents belong to the project."""
-    folders = [each for root in roots for each in (root, walks.top_of(root)) if each]
+    folders = [each for root in roots for each in (root, top_of(root)) if each]
     for module in project_modules():
         folder, name = os.path.split(str(module.__file__))
         folders.append(_home_of(module.__name__, os.path.join(_resolved(folder), name))[0])
@@ -473,7 +473,7 @@ def _add_all(
     """Add folders, single files, links with the names of packages, and metadata."""
     for root, place in sorted(roots.items(), key=lambda each: len(each[0])):
         if not any(_is_inside(root, each) for each in roots):
-            is_named = any(walks.is_below(each, root) for each in wanted)
+            is_named = any(is_below(each, root) for each in wanted)
             _add_root(walk, root, place, is_whole=root in whole, is_named=is_named)
     for number, file in enumerate(dict.fromkeys(files)):
         walk.add_files(os.path.dirname(file), f"f{number}", [file])
@@ -547,10 +547,10 @@ def why_missing(path: str) -> str:
 
 def _why_left_out(path: str, sources: Sources) -> str:
     for each in sources.left_out:
-        if walks.is_below(path, each.path):
+        if is_below(path, each.path):
             remedy = f". {each.remedy[0].upper()}{each.remedy[1:]}" if each.remedy else ""
             return f"{each.path} was not sent: {each.why}{remedy}"
-    folder = next((each for each in sources.roots if walks.is_below(path, each)), None)
+    folder = next((each for each in sources.roots if is_below(path, each)), None)
     if folder is None:
         folders = ", ".join(sources.roots) or "none"
         return (
@@ -580,8 +580,8 @@ def _warn_of_exclusion(walk: Walk) -> None:
     for each in walk.left_out:
         if not each.rule or each.why in _warned:
             continue
-        is_of_main = bool(main) and walks.is_below(main, each.path)
-        is_code = each.path.endswith(CODE) or any(walks.is_below(f, each.path) for f in loaded)
+        is_of_main = bool(main) and is_below(main, each.path)
+        is_code = each.path.endswith(CODE) or any(is_below(f, each.path) for f in loaded)
         if is_of_main or (is_code and not has_code):
             _warned.add(each.why)
             what = "the running script" if is_of_main else "all code of the project"
@@ -631,7 +631,7 @@ def _layout(roots: Iterable[str], common: str) -> tuple[dict[str, str], dict[str
     tops = {root: _top_of(root, common) for root in roots}
     places: dict[str, str] = {}
     for top in sorted(dict.fromkeys(tops.values()), key=len):
-        above = next((each for each in places if walks.is_below(top, each)), None)
+        above = next((each for each in places if is_below(top, each)), None)
         if above is None or is_home(above):
             number = sum("/" not in place for place in places.values())
             places[top] = str(number)
@@ -641,16 +641,16 @@ def _layout(roots: Iterable[str], common: str) -> tuple[dict[str, str], dict[str
 
 
 def _contain(folders: Iterable[str], path: str) -> bool:
-    return any(walks.is_below(path, each) for each in folders)
+    return any(is_below(path, each) for each in folders)
 
 
 def _is_inside(root: str, other: str) -> bool:
-    return root != other and walks.is_below(root, other) and not is_home(other)
+    return root != other and is_below(root, other) and not is_home(other)
 
 
 def _top_of(root: str, common: str) -> str:
-    top = walks.top_of(root)
-    if common and (top is None or walks.is_below(top, common)):
+    top = top_of(root)
+    if common and (top is None or is_below(top, common)):
         return common
     return top or root
 
@@ -686,7 +686,7 @@ def _pack(
             left.append(LeftOut(each.path, str(error.strerror)))
             continue
         if holds_private_key(data) and not each.path.endswith(CODE):
-            root = next((root for root in roots if walks.is_below(each.path, root)), os.sep)
+            root = next((root for root in roots if is_below(each.path, root)), os.sep)
             if not walk.is_taken_back(each.path, root):
                 left.append(LeftOut(each.path, PRIVATE, walks.way_to_send(each.path, root)))
                 continue
@@ -713,7 +713,7 @@ def _bytecode(file: File, data: bytes, *, is_loaded: bool) -> list[Entry]:
         return []
     try:
         name = os.path.basename(importlib.util.cache_from_source(file.path))
-    except NotImplementedError:  # Python caches none
+    except NotImplementedError:  # cache_tag is None: this Python neither reads nor writes bytecode
         return []
     code = _cached(file) or (_compiled(file, data) if is_loaded else b"")
     if not code:

@@ -12,7 +12,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from farcall.payload.assignments import NO_LITERAL, Assignments
+from farcall.payload.assignments import Assignments
+from farcall.payload.module_source import NO_LITERAL
 
 _CLASSES = frozenset({type, ABCMeta})
 """Metaclasses of classes with settable attributes; excludes Enum's, for example."""

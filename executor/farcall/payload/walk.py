@@ -11,16 +11,13 @@ import itertools
 import os
 import posixpath
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import farcall
 import farcall_runtime
-from farcall import filesystem
-from farcall.model.errors import SettingsError
-from farcall.payload.ignore import NAME, Ignore, Rule, read_lines
+from farcall.payload.folders import is_below
+from farcall.payload.ignore import Ignore, Rules, ignored_by
 from farcall.payload.private_files import PRIVATE, is_private
 from farcall_runtime.sources import FILE, LINK, PROGRAM
 
@@ -42,7 +39,6 @@ _MOST_SEEN = 20_000
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages"}
 _COMPILED = (".pyc", ".pyo")
-_TOPS = (".git", "pyproject.toml")
 _ENVIRONMENT = "pyvenv.cfg"
 PASS_IT = "pass its content as an argument (docs/shared-data.md)"  # noqa: S105  # no password
 
@@ -87,109 +83,6 @@ class TooManyError(Exception):
     """A folder exceeds the limits of one folder."""
 
 
-def is_home(path: str) -> bool:
-    """Return whether a folder typically contains several projects."""
-    others = (os.sep, os.path.expanduser("~"), tempfile.gettempdir())
-    return os.path.realpath(path) in {os.path.realpath(each) for each in others}
-
-
-def why_partial(folder: str) -> str:
-    """Return why only a folder's loaded modules are its project; empty if all of it is."""
-    real = os.path.realpath(folder)
-    if real in _SYSTEM or any(is_below(real, each) for each in _SYSTEM_TREES):
-        return "is a system folder"
-    if real in _homes_of_users():
-        return "is a user's home folder"
-    if _is_hidden(real) and top_of(folder) is None:
-        return "is a hidden folder"
-    try:
-        is_open = filesystem.others_can_write(Path(folder), os.stat(folder))
-    except OSError:
-        return ""
-    return "can be written by other users" if is_open else ""
-
-
-_SYSTEM = frozenset({"/dev", "/home", "/mnt", "/media", "/opt", "/srv", "/usr", "/var"})
-_SYSTEM_TREES = (
-    *("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys"),
-    *("/usr/bin", "/usr/lib", "/usr/sbin", "/usr/share"),
-)
-
-
-@functools.cache
-def _homes_of_users() -> frozenset[str]:
-    try:
-        import pwd
-    except ImportError:  # not POSIX
-        return frozenset()
-    own = os.path.realpath(os.path.expanduser("~"))
-    return frozenset(os.path.realpath(each.pw_dir) for each in pwd.getpwall()) - {own}
-
-
-def _is_hidden(folder: str) -> bool:
-    home = os.path.realpath(os.path.expanduser("~"))
-    inner = os.path.relpath(folder, home) if is_below(folder, home) else os.path.basename(folder)
-    return inner != os.curdir and inner.startswith(".")
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Return whether a path is a folder, or below it."""
-    return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
-
-
-def top_of(folder: str) -> str | None:
-    """Return the top of the project that a folder belongs to; None if it has no marker."""
-    while not is_home(folder):
-        if any(os.path.exists(os.path.join(folder, each)) for each in _TOPS):
-            return folder
-        folder = os.path.dirname(folder)
-    return None
-
-
-# --- rules --------------------------------------------------------------------------------------
-
-
-class _Rules(NamedTuple):
-    """Patterns of excluded paths, and the folder that they apply to."""
-
-    ignore: Ignore
-    folder: str
-
-    def excluding(self, path: str, *, is_folder: bool) -> Rule | None:
-        """Return the rule that excludes a path; for a folder, including all of its contents."""
-        if not is_below(path, self.folder):
-            return None
-        name = os.path.relpath(path, self.folder)
-        rule = self.ignore.excluding(name)
-        if rule is not None and is_folder and not self.ignore.leaves_out_all_of(name):
-            return None
-        return rule
-
-
-def _ignored_by(root: str) -> _Rules | None:
-    """Return the ignore file of a folder, or of a folder above it in its project.
-
-    Raises:
-        SettingsError: The file cannot be read, or is invalid.
-    """
-    top = top_of(root)
-    folder = root
-    while True:
-        try:
-            lines = read_lines(folder)
-        except OSError as error:
-            raise SettingsError(
-                f"{os.path.join(folder, NAME)} cannot be read ({error.strerror}), so the files "
-                "that it excludes are unknown. Make it readable, or delete it",
-                option="sources",
-            ) from error
-        if lines is not None:
-            return _Rules(Ignore.of_file(lines, folder), folder)
-        if top is None or folder == top:
-            return None
-        folder = os.path.dirname(folder)
-
-
 def why_skipped(name: str) -> str:
     """Return why a file or folder of this name is not sent; empty if it may be."""
     if name.startswith("."):
@@ -202,9 +95,6 @@ def why_skipped(name: str) -> str:
 def way_to_send(path: str, root: str) -> str:
     """Return how to send a private file."""
     return f'add "!{os.path.relpath(path, root)}" to exclude_sources'
-
-
-# --- walk ---------------------------------------------------------------------------------------
 
 
 class Walk:
@@ -225,10 +115,11 @@ class Walk:
         self.files: dict[str, File] = {}
         self.left_out: list[LeftOut] = []
         self._exclude = Ignore.of_option(exclude) if exclude else None
-        self._loaded = loaded
-        self._project = project
+        self._loaded = functools.cache(loaded)  # each link needs them
+        self._project = functools.cache(project)
         self._folders: dict[str, None] = {}
-        self._links: list[tuple[str, str, list[_Rules]]] = []
+        self._places: set[str] = set()
+        self._links: list[tuple[str, str, list[Rules]]] = []
         self._walked: dict[str, str] = {}
         """Places of the folders that were walked, by their real paths."""
 
@@ -264,8 +155,7 @@ class Walk:
         for path in paths:
             if path not in self.files:
                 part.add_file(path)
-        self.files.update(part.files)
-        self.left_out += part.left_out
+        self._take(part)
 
     def follow_links(self) -> None:
         """Add the links: kept if their targets are sent, otherwise followed where possible."""
@@ -274,7 +164,7 @@ class Walk:
             for path, place, rules in links:
                 self._add_link(path, place, rules)
 
-    def _add_link(self, path: str, place: str, rules: list[_Rules]) -> None:
+    def _add_link(self, path: str, place: str, rules: list[Rules]) -> None:
         target = os.path.realpath(path)
         part = _Part(path, place, rules)
         known = self._place_of(target)
@@ -325,10 +215,6 @@ class Walk:
                     return place
         return None
 
-    @property
-    def _places(self) -> set[str]:
-        return {each.place for each in self.files.values()}
-
     def _belongs(self, path: str, target: str) -> bool:
         """Return whether a link's target belongs to the project, or a module was loaded by it."""
         return any(is_below(target, each) for each in self._project()) or any(
@@ -337,23 +223,24 @@ class Walk:
 
     def _take(self, part: _Part) -> None:
         self.files.update(part.files)
+        self._places.update(each.place for each in part.files.values())
         self.left_out += part.left_out
         self._folders.update(dict.fromkeys(part.folders))
         self._links += [(path, part.place_of(path), part.rules) for path in part.links]
         if part.folders:
             self._walked.setdefault(os.path.realpath(part.root), part.place)
 
-    def _rules(self, root: str) -> list[_Rules]:
-        rules = [_ignored_by(root)]
+    def _rules(self, root: str) -> list[Rules]:
+        rules = [ignored_by(root)]
         if self._exclude is not None:
-            rules.append(_Rules(self._exclude, root))
+            rules.append(Rules(self._exclude, root))
         return [each for each in rules if each is not None]
 
 
 class _Part:
     """The contents of one folder, or one file."""
 
-    def __init__(self, root: str, place: str, rules: list[_Rules]) -> None:
+    def __init__(self, root: str, place: str, rules: list[Rules]) -> None:
         self.root = root
         self.place = place
         self.rules = rules

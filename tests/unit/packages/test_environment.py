@@ -256,6 +256,12 @@ def test_pins_of_other_machine_prefer_installed_versions(site, index):
     assert [item.pin is None for item in found.items] == [False, False, True]
 
 
+def test_pins_need_no_index_for_extra_packages(site):
+    add(site, "wanted", "1.0")
+    settings = Settings(packages="local", extra_packages=["elsewhere"], architecture=HERE)
+    assert environment.pins(settings) == ["wanted==1.0"]
+
+
 def test_fitting_installed_versions_are_kept(site):
     add(site, "fitting", "1.5")
     add(site, "older", "1.0")

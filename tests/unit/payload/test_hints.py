@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from farcall import BatchExecutor
-from farcall.payload.results import hint
+from farcall.payload.hints import hint
 from tests.support.notes import notes
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from farcall.model.errors import SettingsError
-from farcall.payload import sources, walk
+from farcall.payload import folders, sources, walk
 from farcall.payload.results import hint
 
 
@@ -573,16 +573,16 @@ def test_folder_that_others_can_write_sends_loaded_modules(project, monkeypatch,
 
 @pytest.mark.parametrize("folder", ["/etc", "/usr", "/home"])
 def test_system_folder_is_no_project(folder):
-    assert walk.why_partial(folder) == "is a system folder"
+    assert folders.why_partial(folder) == "is a system folder"
 
 
 def test_hidden_folder_is_no_project_without_marker(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     keys = tmp_path / ".ssh" / "old"
     keys.mkdir(parents=True, mode=0o700)
-    assert walk.why_partial(str(keys)) == "is a hidden folder"
+    assert folders.why_partial(str(keys)) == "is a hidden folder"
     (keys / "pyproject.toml").touch()
-    assert walk.why_partial(str(keys)) == ""
+    assert folders.why_partial(str(keys)) == ""
 
 
 def test_empty_entry_of_pythonpath_adds_no_folder(project, tmp_path, monkeypatch):
