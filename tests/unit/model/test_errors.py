@@ -2,6 +2,7 @@ import pickle
 import re
 import textwrap
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,12 @@ def drawn(kind, depth=0):
 
 def test_class_tree_is_the_documented_one():
     assert sorted(drawn(errors.FarcallError)) == sorted(TREE)
+
+
+def test_documentation_has_the_same_tree():
+    page = Path(__file__).parents[3].joinpath("docs/errors.md").read_text(encoding="utf-8")
+    names = re.findall(r"^ *\w+", page.split("```text\n")[1].split("```")[0], re.MULTILINE)
+    assert [name.strip() for name in names] == [name.strip() for name in TREE]
 
 
 @pytest.mark.parametrize("kind", ENDED)
