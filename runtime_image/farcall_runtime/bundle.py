@@ -20,6 +20,7 @@ from farcall_runtime.storage import (
     StorageError,
     TooShortError,
     UnfitError,
+    until_intact,
 )
 
 _FIRST_READ_BYTES = 64 * 1024
@@ -201,9 +202,12 @@ def stored_code(job: Assignment, storage: Storage) -> ExitCode | None:
         RefusedError: S3 could not be reached, or the stored outcome is not this job's.
     """
     key = job.where.outcome_key(job.entry)
+
+    def read() -> envelope.Outcome:
+        return envelope.open_outcome(job.key, key, storage.read(key, 0, LARGEST_OUTCOME_BYTES))
+
     try:
-        outcome = envelope.open_outcome(job.key, key, storage.read(key, 0, LARGEST_OUTCOME_BYTES))
-        return ExitCode(outcome.meta["code"])
+        return ExitCode(until_intact(read).meta["code"])
     except NotFoundError:
         return None
     except (TooShortError, envelope.EnvelopeError) as error:
@@ -282,20 +286,7 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
             from another Python, or has no task for this container.
     """
     try:
-        bundle = _Bundle(job, storage)
-        _check_python(bundle.index)
-        _check_number(job.array_index, bundle.index.entries)
-        page = bundle.read(bundle.index.page(job.entry))
-        entry = bundle.index.entry(job.entry, page)
-        packages = bundle.index.packages()
-        function, arguments = (
-            bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
-        )
-        shared_at = payload.tell()
-        payload.flush()
-        wanted = [*_references(payload, *function), *_references(payload, *arguments)]
-        if wanted:
-            bundle.bring_shared(wanted, payload)
+        return until_intact(lambda: _fetch(job, storage, payload))
     except _SharedMissingError as error:
         text = (
             f"{error} (a value that the task shares with other tasks; was it deleted before the "
@@ -313,6 +304,25 @@ def fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
         raise RefusedError(ExitCode.STORE_UNFIT, str(error)) from error
     except StorageError as error:
         raise RefusedError(ExitCode.STORAGE_UNREACHABLE, str(error)) from error
+
+
+def _fetch(job: Assignment, storage: Storage, payload: BinaryIO) -> Fetched:
+    payload.seek(0)
+    payload.truncate()
+    bundle = _Bundle(job, storage)
+    _check_python(bundle.index)
+    _check_number(job.array_index, bundle.index.entries)
+    page = bundle.read(bundle.index.page(job.entry))
+    entry = bundle.index.entry(job.entry, page)
+    packages = bundle.index.packages()
+    function, arguments = (
+        bundle.bring(part, payload) for part in (bundle.index.function(entry.function), entry)
+    )
+    shared_at = payload.tell()
+    payload.flush()
+    wanted = [*_references(payload, *function), *_references(payload, *arguments)]
+    if wanted:
+        bundle.bring_shared(wanted, payload)
     payload.flush()
     return Fetched(bundle.index.meta, function, arguments, shared_at, packages)
 

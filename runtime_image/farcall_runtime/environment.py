@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import itertools
 import json
@@ -35,13 +36,14 @@ from farcall_runtime import activation, memory, unpacking
 from farcall_runtime.bundle import RefusedError
 from farcall_runtime.container_output import log
 from farcall_runtime.contract import ExitCode, Location, is_digest
-from farcall_runtime.envelope import IntegrityError, Reference, VersionMismatchError
+from farcall_runtime.envelope import Buffer, IntegrityError, Reference, VersionMismatchError
 from farcall_runtime.storage import (
     NotFoundError,
     Storage,
     StorageError,
     TooShortError,
     UnfitError,
+    until_intact,
 )
 
 _FORMAT = "zip"
@@ -211,10 +213,14 @@ def fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> Mani
         StorageError: It does not exist, or S3 cannot be reached.
     """
     key = where.package_key(wanted.sha256.hex())
-    data = storage.read(key, 0, wanted.size)
-    if hashlib.sha256(data).digest() != wanted.sha256:
-        raise IntegrityError(f"the content of {key} does not match its name")
-    return read_manifest(data)
+
+    def read() -> bytes:
+        data = storage.read(key, 0, wanted.size)
+        if hashlib.sha256(data).digest() != wanted.sha256:
+            raise IntegrityError(f"the content of {key} does not match its name")
+        return data
+
+    return read_manifest(until_intact(read))
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -346,27 +352,47 @@ class _Maker:
         """Store verified archives on this disk; yield each number when it is complete."""
         keys = [self._where.package_key(distributions[number].sha256) for number in order]
         sizes = [distributions[number].size for number in order]
-        fetched, reported_at = 0, time.monotonic()
+        progress = _Progress(sum(sizes))
         ranges = [(key, 0, size) for key, size in zip(keys, sizes, strict=True)]
         with contextlib.closing(self._storage.stream_all(ranges)) as pieces:
             for at, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
-                number, each = order[at], distributions[order[at]]
-                digest = hashlib.sha256()
-                with (folder / str(number)).open("xb") as file:
-                    for _, piece in group:
-                        self._check_stopped()
-                        digest.update(piece)
-                        file.write(piece)
-                        fetched += len(piece)
-                        if time.monotonic() - reported_at > _REPORT_S:
-                            reported_at = time.monotonic()
-                            there, total = _in_megabytes(fetched), _in_megabytes(sum(sizes))
-                            log(f"downloading packages: {there} of {total}")
-                if digest.hexdigest() != each.sha256:
-                    raise IntegrityError(
-                        f"the content of {keys[at]} ({each}) does not match its name"
-                    )
+                number, wanted = order[at], distributions[order[at]]
+                path = folder / str(number)
+                if self._save((piece for _, piece in group), path, progress) != wanted.sha256:
+                    until_intact(functools.partial(self._save_again, keys[at], wanted, path))
                 yield number
+
+    def _save(self, pieces: Iterator[Buffer], path: Path, progress: _Progress) -> str:
+        """Write a file; return its SHA-256."""
+        digest = hashlib.sha256()
+        with path.open("wb") as file:
+            for piece in pieces:
+                self._check_stopped()
+                digest.update(piece)
+                file.write(piece)
+                progress.add(len(piece))
+        return digest.hexdigest()
+
+    def _save_again(self, key: str, wanted: Distribution, path: Path) -> None:
+        pieces = self._storage.stream(key, 0, wanted.size)
+        if self._save(pieces, path, _Progress(wanted.size)) != wanted.sha256:
+            raise IntegrityError(f"the content of {key} ({wanted}) does not match its name")
+
+
+class _Progress:
+    """Log messages of a download that takes long."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._fetched, self._reported_at = 0, time.monotonic()
+
+    def add(self, size: int) -> None:
+        """Count bytes that have arrived."""
+        self._fetched += size
+        if time.monotonic() - self._reported_at > _REPORT_S:
+            self._reported_at = time.monotonic()
+            there, total = _in_megabytes(self._fetched), _in_megabytes(self._total)
+            log(f"downloading packages: {there} of {total}")
 
 
 class _FullError(Exception):

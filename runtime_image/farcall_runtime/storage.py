@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall_runtime import contract, envelope
 from farcall_runtime.envelope import Buffer
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from obstore.store import ObjectStore, S3Config, S3Store
+
+T = TypeVar("T")
 
 SINGLE_PUT_BYTES = 64 * 1024 * 1024
 """Maximum size of a result inside its outcome: 64 MiB. Larger ones are separate."""
@@ -51,6 +53,7 @@ _LONGEST_REQUEST_S = 600
 _PATIENCE_S = 30.0
 _SLOWEST_BYTES_S = 50_000  # a faster transfer does not count as hanging
 _MOST_TEXT, _MOST_CODE = 500, 60
+_REREAD_PAUSES_S = (0.1, 1.0)
 
 _PASSING = (*PASSING, *EXPIRED, "InvalidToken")
 """Codes of errors that a retry may not meet again, possibly with fresh credentials."""
@@ -535,6 +538,24 @@ class Storage:
                 return False
             time.sleep(min(POLL_S, wake - now))
         return True
+
+
+def until_intact(read: Callable[[], T]) -> T:
+    """Read an object and check it; repeat both if it is not what its writer stored.
+
+    A proxy can end a response early with the status of a complete one. An object that another
+    client has changed is still changed after the pauses.
+
+    Raises:
+        envelope.IntegrityError: The object is not what its writer stored.
+        TooShortError: It ends before the first of the requested bytes.
+    """
+    for pause_s in _REREAD_PAUSES_S:
+        try:
+            return read()
+        except (TooShortError, envelope.IntegrityError):
+            time.sleep(pause_s)
+    return read()
 
 
 _FINAL = (NotFoundError, TooShortError, DeniedError, UnfitError, _ExistsError, _WholeError)
