@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import farcall_local
 from benchmarks.cloud import ACCOUNT, CONTROL, REGION
+from tests import emulators
 
 ROOT = Path(__file__).resolve().parents[1]
 BUCKET = "benchmark"
@@ -78,7 +78,7 @@ class Stage:
     """
 
     environment: dict[str, str]
-    emulator: farcall_local.LocalAWS | None = None
+    emulator: emulators.TestAWS | None = None
 
     def run(self, module: str, *arguments: str, python: str = sys.executable) -> Any:
         """Run a module in a new process, and return the JSON document in its last line."""
@@ -133,7 +133,7 @@ def emulated(*, docker: bool = False, kubernetes: bool = False) -> Iterator[Stag
     """Start the local AWS emulator, whose jobs are processes, containers or pods."""
     with (
         tempfile.TemporaryDirectory(prefix=PREFIX) as home,
-        farcall_local.start(docker=docker, kubernetes=kubernetes) as aws,
+        emulators.start(docker=docker, kubernetes=kubernetes) as aws,
     ):
         yield Stage({**_environment(home), **aws.environment}, aws)
 

@@ -16,6 +16,7 @@ import pytest
 import farcall_local
 from farcall import BatchExecutor
 from farcall.testing import Timing, use_timing
+from tests import emulators
 from tests.support.commands import Commands
 from tests.support.jobs import terminate_all
 from tests.support.timing import STREAM_S, marked
@@ -155,7 +156,7 @@ def aws(embedded, monkeypatch):
 
 @pytest.fixture(scope="session")
 def embedded_kubernetes():
-    with farcall_local.start(kubernetes=True) as aws:
+    with emulators.start(kubernetes=True) as aws:
         aws.configure(stream_s=STREAM_S)
         yield aws
 

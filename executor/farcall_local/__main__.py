@@ -35,7 +35,6 @@ def main(
     port: int = 0,
     *,
     docker: bool = False,
-    kubernetes: bool = False,
     strict: bool = False,
     extension: dict[str, Any] | None = None,
 ) -> None:
@@ -64,18 +63,14 @@ def main(
     added = _load(extension)
     empty = added is not None and added.is_empty
     environment = names.client_environment(address, port, key, docker=docker, empty=empty)
-    endpoint = None
-    if kubernetes:
-        from farcall_local.kubernetes.endpoint import ClusterEndpoint
-
-        endpoint = ClusterEndpoint(address)
-        environment.update(endpoint.environment)
+    if added is not None:
+        environment.update(added.environment)
     _report(environment)
     # Importing moto takes about a second, during which the caller can do its own imports; its
     # first request waits in the open port.
     from farcall_local.services.server import LocalServer
 
-    options |= {"key": key, "extension": added, "kubernetes": endpoint}
+    options |= {"key": key, "extension": added}
     # The threads of moto keep the interpreter busy; Batch's loop should not wait 5 ms for it.
     sys.setswitchinterval(0.001)
     with LocalServer(cpus=cpus, listener=listener, **options):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -39,38 +39,14 @@ _MISLEADING = (
 )
 
 
-class KubernetesControls:
-    """Development calls of the local Kubernetes emulator, such as ``evict("my-job")``.
-
-    Each is a method of that name, described in `farcall_local.kubernetes.cluster` or in
-    `farcall_local.kubernetes.server.Faults`.
-
-    Args:
-        send: Reaches the server with a call's name and document.
-    """
-
-    def __init__(self, send: Callable[[str, dict[str, Any]], Any]) -> None:
-        self._send = send
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            document = {"call": name, "arguments": arguments, "options": options}
-            return self._send("kubernetes", document)["answer"]
-
-        return call
-
-
 class LocalAWS:
     """Running local AWS emulator, and a context manager that stops it.
 
     It runs in a child process that ends when this process does, for any reason, and kills its
     jobs. Nothing outlives it. Its state is in memory; large objects are in a temporary folder.
 
-    `configure`, `fault`, `reclaim`, `break_starts` and `kubernetes` are development calls, which
-    exist only in the emulator: ``POST /_farcall/<name>`` with a JSON document.
+    `configure`, `fault`, `reclaim` and `break_starts` are development calls, which exist only in
+    the emulator: ``POST /_farcall/<name>`` with a JSON document.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -110,11 +86,6 @@ class LocalAWS:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    @property
-    def kubernetes(self) -> KubernetesControls:
-        """Development calls of the local Kubernetes emulator, if there is one."""
-        return KubernetesControls(self._call)
 
     def configure(self, **options: Any) -> None:
         """Change durations and rates.
@@ -197,7 +168,6 @@ def start(
     host: str = "127.0.0.1",
     port: int = 0,
     docker: bool = False,
-    kubernetes: bool = False,
     strict: bool = False,
 ) -> LocalAWS:
     """Start the local AWS emulator.
@@ -218,25 +188,19 @@ def start(
         port: Port to listen on, 0 for a free one.
         docker: Whether jobs run as containers of their definition's image, with a docker engine of
             this machine, instead of as processes. In this case the environment sets no image.
-        kubernetes: Whether to start a Kubernetes emulator, too. It has its own port with TLS and
-            runs the same jobs as pods. The environment then has a kubeconfig file and selects
-            Kubernetes: ``FARCALL_BACKEND=kubernetes``.
-
         strict: Whether jobs lack what a container lacks: your folders, your variables, memory
             beyond their limit, and GPUs that this machine does not have. Jobs as containers lack
             these anyway.
 
     Raises:
-        ValueError: ``strict`` is combined with ``docker`` or ``kubernetes``.
+        ValueError: ``strict`` is combined with ``docker``.
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start; the message or its standard error has the reason.
     """
-    if strict and (docker or kubernetes):
-        raise ValueError(
-            "strict is for jobs as processes on Batch; leave out docker and kubernetes"
-        )
-    options = {"cpus": cpus, "host": host, "port": port, "strict": strict}
-    return LocalAWS(*spawn({**options, "docker": docker, "kubernetes": kubernetes}))
+    if strict and docker:
+        raise ValueError("strict is for jobs as processes; leave out docker")
+    options = {"cpus": cpus, "host": host, "port": port, "strict": strict, "docker": docker}
+    return LocalAWS(*spawn(options))
 
 
 def spawn(
@@ -252,7 +216,7 @@ def spawn(
         ModuleNotFoundError: The ``local`` extra is not installed.
         RuntimeError: The server did not start.
     """
-    require_extra(docker=options.get("docker", False), kubernetes=options.get("kubernetes", False))
+    require_extra(docker=options.get("docker", False))
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", _BOOT, json.dumps(options)],
         stdin=subprocess.PIPE,
@@ -292,7 +256,7 @@ def own_environment() -> dict[str, str]:
     }
 
 
-def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
+def require_extra(*, docker: bool = False) -> None:
     """Check that the ``local`` extra is installed.
 
     Raises:
@@ -300,7 +264,6 @@ def require_extra(*, docker: bool = False, kubernetes: bool = False) -> None:
     """
     wanted = ["moto", "flask", "flask_cors"]
     wanted += ["aiodocker"] if docker else []
-    wanted += ["cryptography", "yaml"] if kubernetes else []
     for module in wanted:
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import farcall_local
+from tests import emulators
 from tests.chaos import plan as plans
 from tests.chaos import truth
 from tests.chaos.storm import ClusterStorm, Storm, left_behind
@@ -83,7 +83,7 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False
     token = secrets.token_hex(8)
     os.environ["CHAOS_TOKEN"] = token  # every process of the run inherits it
     try:
-        with farcall_local.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
+        with emulators.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
             aws.configure(stop_grace_s=5.0)
             if kubernetes:
                 aws.kubernetes.configure(retry_s=0.2)

@@ -12,10 +12,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes.kinds import KINDS
+from tests.emulators.kubernetes.kinds import KINDS
 
 VERSION = "1.37.0"
-TABLE = Path(__file__).parents[2] / "executor/farcall_local/kubernetes/schema.json"
+TABLE = Path(__file__).parents[2] / "tests/emulators/kubernetes/schema.json"
 
 _SIMPLE = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": "quantity",

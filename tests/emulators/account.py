@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import threading
@@ -15,6 +16,7 @@ from moto.core.config import default_user_config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from farcall_local import names
+from farcall_local.runners.runner import Runner
 from farcall_local.services import error_responses
 from farcall_local.services.admission import Caller
 from farcall_local.services.error_responses import RefusedError
@@ -27,6 +29,8 @@ from tests.emulators.cloudformation.api import Stacks
 from tests.emulators.iam.actions import BATCH, BATCH_ROLE, ECS_TASKS, Call, log_arn
 from tests.emulators.iam.permissions import Guard
 from tests.emulators.iam.policies import Need
+from tests.emulators.kubernetes.cluster import EmbeddedKubernetes
+from tests.emulators.kubernetes.endpoint import ClusterEndpoint
 
 StartResponse = Callable[..., Any]
 
@@ -34,9 +38,14 @@ StartResponse = Callable[..., Any]
 class Account:
     """See `farcall_local.services.front.Extension`."""
 
-    def __init__(self, *, enforces_permissions: bool, is_empty: bool) -> None:
+    def __init__(
+        self, *, enforces_permissions: bool, is_empty: bool, has_kubernetes: bool
+    ) -> None:
         self.enforces_permissions = enforces_permissions
         self.is_empty = is_empty
+        self._endpoint = ClusterEndpoint() if has_kubernetes else None
+        self._kubernetes: EmbeddedKubernetes | None = None
+        self.environment = self._endpoint.environment if self._endpoint else {}
         self._stacks: Stacks | None = None
         self._lock = threading.Lock()
         # The template's role has a policy managed by AWS, which moto leaves out by default.
@@ -49,6 +58,18 @@ class Account:
         self._guard = Guard(self._front.locks["iam"], self._front.locks["sts"])
         self._others: Any = DomainDispatcherApplication(self._make_app)
         self._others_lock = threading.Lock()
+
+    async def start(self, runner: Runner, cpus: int) -> None:
+        """Start the Kubernetes emulator, if there is one."""
+        if self._endpoint is not None:
+            secret = {} if self.is_empty else _s3_secret(self._server)
+            self._kubernetes = EmbeddedKubernetes(self._endpoint, runner, cpus, secret)
+            await self._kubernetes.start()
+
+    async def close(self) -> None:
+        """Stop the Kubernetes emulator."""
+        if self._kubernetes is not None:
+            await self._kubernetes.close()
 
     def respond(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse
@@ -83,6 +104,10 @@ class Account:
         if name == "registry":
             registry.serve(document["host"])
             return {}
+        if name == "kubernetes" and self._kubernetes is not None:
+            call = self._kubernetes.call(**document)
+            loop = self._server._loop
+            return {"answer": asyncio.run_coroutine_threadsafe(call, loop).result()}
         if name != "resources":
             return None
         found = inventory.of_moto({**self._front.locks, "": self._others_lock})
@@ -142,6 +167,10 @@ class Account:
                 max_session_duration="3600",
                 linked_service=BATCH,
             )
+
+
+def _s3_secret(server: LocalServer) -> dict[str, str]:
+    return {name: value for name, value in server.environment.items() if name.startswith("AWS_")}
 
 
 def _call(service: str, environ: dict[str, Any]) -> Call:

@@ -16,6 +16,7 @@ import contextlib
 import pytest
 
 from farcall_local import start
+from tests import emulators
 from tests.local.account import Account
 from tests.local.cluster import Cluster
 
@@ -65,7 +66,7 @@ def any_cluster(pytestconfig):
             yield real
         return
     with (
-        start(cpus=8, kubernetes=True) as local,
+        emulators.start(cpus=8, kubernetes=True) as local,
         contextlib.closing(Cluster(local.environment["KUBECONFIG"], local)) as embedded,
     ):
         yield embedded

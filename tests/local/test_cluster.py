@@ -10,20 +10,20 @@ import uuid
 
 import pytest
 
-from farcall_local.kubernetes import documents, job_pods
-from farcall_local.kubernetes.cluster import Cluster
-from farcall_local.kubernetes.kinds import (
+from farcall_local.runners.credentials import RoleCredentials
+from farcall_local.runners.process import ProcessRunner
+from farcall_local.runners.runner import Exit
+from farcall_local.services.signatures import AccessKey
+from tests.emulators.kubernetes import documents, job_pods
+from tests.emulators.kubernetes.cluster import Cluster
+from tests.emulators.kubernetes.kinds import (
     EVENT,
     JOB,
     POD,
     SECRET,
 )
-from farcall_local.kubernetes.store import Store
-from farcall_local.kubernetes.timing import Timing
-from farcall_local.runners.credentials import RoleCredentials
-from farcall_local.runners.process import ProcessRunner
-from farcall_local.runners.runner import Exit
-from farcall_local.services.signatures import AccessKey
+from tests.emulators.kubernetes.store import Store
+from tests.emulators.kubernetes.timing import Timing
 from tests.support.patience import PATIENCE_S
 
 LONG = 2**31 - 1

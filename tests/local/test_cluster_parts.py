@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from farcall_local.kubernetes import job_pods, nodes
-from farcall_local.kubernetes.containers import CannotStartError, Volumes, expanded
+from tests.emulators.kubernetes import job_pods, nodes
+from tests.emulators.kubernetes.containers import CannotStartError, Volumes, expanded
 
 GIB = 2**30
 

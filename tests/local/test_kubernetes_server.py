@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import farcall_local
+from tests import emulators
 from tests.support.patience import until
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
@@ -58,7 +58,7 @@ def secret(name):
 
 @pytest.fixture(scope="module")
 def aws():
-    with farcall_local.start(kubernetes=True) as running:
+    with emulators.start(kubernetes=True) as running:
         yield running
 
 
@@ -72,18 +72,11 @@ def names(api):
 
 
 def test_kubeconfig_is_private_and_temporary():
-    with farcall_local.start(kubernetes=True) as aws:
+    with emulators.start(kubernetes=True) as aws:
         file = Path(aws.environment["KUBECONFIG"])
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     until(lambda: not file.parent.exists())
-
-
-def test_kubernetes_is_off_by_default():
-    with farcall_local.start() as aws:
-        assert "KUBECONFIG" not in aws.environment
-        with pytest.raises(ValueError, match="There is no Kubernetes"):
-            aws.kubernetes.requests()
 
 
 def test_secret_has_s3_keys(aws, api):

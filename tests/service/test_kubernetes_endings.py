@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-import farcall_local
 from farcall import (
     BatchExecutor,
     FarcallError,
@@ -19,6 +18,7 @@ from farcall import (
     JobTimeoutError,
     OutOfMemoryError,
 )
+from tests import emulators
 from tests.support.patience import PATIENCE_S, until_async
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -40,7 +40,7 @@ SIDECAR = {"name": "mesh", "image": "mesh:1", "restartPolicy": "Always"}
 
 @pytest.fixture(scope="module")
 def embedded_kubernetes():
-    with farcall_local.start(kubernetes=True, cpus=4) as aws:
+    with emulators.start(kubernetes=True, cpus=4) as aws:
         aws.kubernetes.configure(refused_s=0.05, deadline_scale=0.02)
         yield aws
 

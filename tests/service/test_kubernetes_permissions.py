@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-import farcall_local
 from farcall import BatchExecutor, Job, JobCancelledError
 from farcall.model.jobs import JobStatus
+from tests import emulators
 from tests.docs.pages import run_installed
 from tests.local.cluster import Cluster
 from tests.support.patience import PATIENCE_S, until_async
@@ -44,7 +44,7 @@ def _documents() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def embedded_kubernetes():
-    with farcall_local.start(kubernetes=True, cpus=4) as aws:
+    with emulators.start(kubernetes=True, cpus=4) as aws:
         yield aws
 
 

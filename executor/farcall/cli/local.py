@@ -24,7 +24,6 @@ from farcall.model.errors import FarcallError
     help="Port of the emulator; 0 for a free one.",
 )
 @click.option("--docker", is_flag=True, help="Run jobs in docker containers.")
-@click.option("--kubernetes", is_flag=True, help="Also start a Kubernetes emulator, and use it.")
 @click.option("--strict", is_flag=True, help="Give jobs only what a container has.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run_local(
@@ -32,7 +31,6 @@ def run_local(
     port: int,
     *,
     docker: bool,
-    kubernetes: bool,
     strict: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -47,14 +45,11 @@ def run_local(
     a limit and does not see your folders and variables, as on AWS. With --docker it
     is a container of the image that the option image names, run by the local docker
     engine.
-
-    --kubernetes also starts a Kubernetes emulator, whose pods run like the jobs.
-    KUBECONFIG names its file, also for kubectl, and FARCALL_BACKEND selects it.
     """  # noqa: D301  # click's marker for preformatted lines
-    if strict and (docker or kubernetes):
-        raise click.UsageError("--strict does not work with --docker and --kubernetes; use one.")
+    if strict and docker:
+        raise click.UsageError("--strict does not work with --docker; use one.")
     try:
-        options: dict[str, Any] = {"docker": docker, "kubernetes": kubernetes, "strict": strict}
+        options: dict[str, Any] = {"docker": docker, "strict": strict}
         if command:
             sys.exit(farcall_local.run_command(command, cpus=cpus, port=port, **options))
         farcall_local.serve(cpus=cpus, port=port, **options)

@@ -58,6 +58,7 @@ CONTROL_SERVICE = "farcall"
 _BLOCKED_PATHS = ("/moto-api", "/favicon.ico", "/latest/meta-data", "/latest/api")
 
 if TYPE_CHECKING:
+    from farcall_local.runners.runner import Runner
     from farcall_local.services.server import LocalServer
 
 _log = logging.getLogger("farcall")
@@ -72,13 +73,21 @@ class Extension(Protocol):
     Attributes:
         enforces_permissions: Whether jobs have the keys of their roles instead of the account's.
         is_empty: Whether the account starts without the resources that farcall needs.
+        environment: Variables for clients, in addition to the emulator's.
     """
 
     enforces_permissions: bool
     is_empty: bool
+    environment: dict[str, str]
 
     def attach(self, server: LocalServer) -> None:
         """Receive the server, before its first request."""
+
+    async def start(self, runner: Runner, cpus: int) -> None:
+        """Start services on Batch's event loop, with its runner and number of CPUs."""
+
+    async def close(self) -> None:
+        """Stop these services, before the runner is closed."""
 
     def respond(
         self, caller: Caller, environ: dict[str, Any], start_response: StartResponse

@@ -41,10 +41,6 @@ from farcall_local.services.signatures import AccessKey
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from farcall_local.kubernetes.cluster import EmbeddedKubernetes
-    from farcall_local.kubernetes.endpoint import ClusterEndpoint
-
-
 T = TypeVar("T")
 
 _MAX_VCPUS = 256
@@ -90,8 +86,6 @@ class LocalServer:
             roles' credentials. By default jobs are processes.
         key: The account's own access key, which is also in ``environment``; by default a new one.
         extension: Additional services of a test suite.
-        kubernetes: Endpoint of a Kubernetes emulator, if wanted. Its pods share the runner with
-            Batch's jobs.
 
     Attributes:
         endpoint_url: URL of every service.
@@ -107,7 +101,6 @@ class LocalServer:
         runner: Callable[[str, RoleCredentials], Runner] = ProcessRunner,
         key: AccessKey | None = None,
         extension: Extension | None = None,
-        kubernetes: ClusterEndpoint | None = None,
     ) -> None:
         self._socket = listener or names.listen()
         if not _single.acquire(blocking=False):
@@ -140,9 +133,9 @@ class LocalServer:
             "reclaim": self._reclaim,
             "break_starts": self._break_starts,
         }
-        self._kubernetes: EmbeddedKubernetes | None = None
-        if kubernetes is not None:
-            self._start_kubernetes(kubernetes, cpus, {} if empty else self._s3_secret(key))
+        if extension is not None:
+            start = extension.start(self._runner, cpus)
+            asyncio.run_coroutine_threadsafe(start, self._loop).result()
         self._http = make_server(
             host,
             port,
@@ -186,21 +179,9 @@ class LocalServer:
             objects.forget()
             _single.release()
 
-    def _start_kubernetes(self, at: ClusterEndpoint, cpus: int, secret: dict[str, str]) -> None:
-        from farcall_local.kubernetes.cluster import EmbeddedKubernetes
-
-        self._kubernetes = self._on_loop(
-            lambda: EmbeddedKubernetes(at, self._runner, cpus, secret)
-        )
-        asyncio.run_coroutine_threadsafe(self._kubernetes.start(), self._loop).result()
-
-    def _s3_secret(self, key: AccessKey) -> dict[str, str]:
-        region = {"AWS_REGION": names.REGION, "AWS_DEFAULT_REGION": names.REGION}
-        return {**key.environment, **region, "AWS_ENDPOINT_URL": self.endpoint_url}
-
     async def _end_jobs(self) -> None:
-        if self._kubernetes is not None:
-            await self._kubernetes.close()
+        if self._extension is not None:
+            await self._extension.close()
         await self._engine.close()
         await self._runner.close()
         await self._loop.shutdown_default_executor()
@@ -263,12 +244,7 @@ class LocalServer:
         if name in self._controls:
             self._on_loop(lambda: self._controls[name](**document))
             return {}
-        if name != "kubernetes":
-            raise ClientError(f"There is no development call {name!r}.")
-        if self._kubernetes is None:
-            raise ValueError("There is no Kubernetes: start(kubernetes=True).")
-        call = self._kubernetes.call(**document)
-        return {"answer": asyncio.run_coroutine_threadsafe(call, self._loop).result()}
+        raise ClientError(f"There is no development call {name!r}.")
 
     # Development calls on Batch's event loop, described in `farcall_local.LocalAWS`.
 

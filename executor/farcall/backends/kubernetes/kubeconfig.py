@@ -131,8 +131,8 @@ def read(path: str = "", context: str = "", account: Path = _ACCOUNT) -> Connect
     raise SettingsError(
         f"no Kubernetes cluster is configured: {where or f'{_DEFAULT} does not exist'}, and "
         "this process does not run in a pod with a service account; name a file in the option "
-        f"kubeconfig or in {_VARIABLE}, or use `farcall local --kubernetes -- COMMAND` to run "
-        "a command on a local Kubernetes emulator",
+        f"kubeconfig or in {_VARIABLE}; kind, minikube and k3s create a cluster on this "
+        "machine",
         option="kubeconfig",
     )
 

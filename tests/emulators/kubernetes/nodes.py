@@ -20,10 +20,10 @@ from decimal import Decimal
 from typing import Any
 
 from farcall_local import names
-from farcall_local.kubernetes import pod_status
-from farcall_local.kubernetes.errors import ForbiddenError
-from farcall_local.kubernetes.kinds import POD, RESOURCE_QUOTA, SERVICE_ACCOUNT
-from farcall_local.kubernetes.store import Store, timestamp
+from tests.emulators.kubernetes import pod_status
+from tests.emulators.kubernetes.errors import ForbiddenError
+from tests.emulators.kubernetes.kinds import POD, RESOURCE_QUOTA, SERVICE_ACCOUNT
+from tests.emulators.kubernetes.store import Store, timestamp
 
 #: Name of the node, and its maximum number of pods.
 NAME, MAX_PODS = "farcall-local", 110
@@ -86,7 +86,7 @@ def is_quantity(text: Any) -> bool:
 def amount(resource: str, quantity: Any) -> int:
     """Return the amount of a resource: thousandths of cpu, else whole units."""
     found = _QUANTITY.fullmatch(str(quantity))
-    assert found is not None  # noqa: S101 - the schema has checked it
+    assert found is not None
     value = Decimal(found[1]) * _SUFFIXES[found[2]]
     return math.ceil(value * 1000 if resource == "cpu" else value)
 

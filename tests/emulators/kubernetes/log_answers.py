@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from farcall_local.kubernetes.errors import BadRequestError
+from tests.emulators.kubernetes.errors import BadRequestError
 
 _NS = 1_000_000_000
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farcall_local.kubernetes import admission, documents, selectors
-from farcall_local.kubernetes.errors import (
+from tests.emulators.kubernetes import admission, documents, selectors
+from tests.emulators.kubernetes.errors import (
     AlreadyExistsError,
     BadRequestError,
     Cause,
@@ -21,9 +21,9 @@ from farcall_local.kubernetes.errors import (
     NotFoundError,
     UnsupportedMediaTypeError,
 )
-from farcall_local.kubernetes.kinds import JOB, NAMESPACE, POD, Kind, Target
-from farcall_local.kubernetes.nodes import admit_pod
-from farcall_local.kubernetes.store import Store, generated_name, key_of, timestamp
+from tests.emulators.kubernetes.kinds import JOB, NAMESPACE, POD, Kind, Target
+from tests.emulators.kubernetes.nodes import admit_pod
+from tests.emulators.kubernetes.store import Store, generated_name, key_of, timestamp
 
 Document = dict[str, Any]
 

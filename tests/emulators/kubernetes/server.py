@@ -14,19 +14,19 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from farcall_local.kubernetes import kinds, selectors, tables
-from farcall_local.kubernetes.access import Access
-from farcall_local.kubernetes.endpoint import ClusterEndpoint
-from farcall_local.kubernetes.errors import (
+from tests.emulators.kubernetes import kinds, selectors, tables
+from tests.emulators.kubernetes.access import Access
+from tests.emulators.kubernetes.endpoint import ClusterEndpoint
+from tests.emulators.kubernetes.errors import (
     InternalError,
     NotFoundError,
     StatusError,
     TooManyRequestsError,
 )
-from farcall_local.kubernetes.log_answers import PodLog, send_log
-from farcall_local.kubernetes.resources import ApiRequest, Resources
-from farcall_local.kubernetes.store import Store
-from farcall_local.kubernetes.watching import Watching
+from tests.emulators.kubernetes.log_answers import PodLog, send_log
+from tests.emulators.kubernetes.resources import ApiRequest, Resources
+from tests.emulators.kubernetes.store import Store
+from tests.emulators.kubernetes.watching import Watching
 
 _log = logging.getLogger("farcall")
 

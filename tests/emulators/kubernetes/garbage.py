@@ -12,11 +12,11 @@ import asyncio
 import contextlib
 from typing import Any
 
-from farcall_local.kubernetes import pod_status
-from farcall_local.kubernetes.errors import NotFoundError
-from farcall_local.kubernetes.job_controller import has_finished
-from farcall_local.kubernetes.kinds import JOB, KINDS, POD, Kind
-from farcall_local.kubernetes.store import Store, key_of
+from tests.emulators.kubernetes import pod_status
+from tests.emulators.kubernetes.errors import NotFoundError
+from tests.emulators.kubernetes.job_controller import has_finished
+from tests.emulators.kubernetes.kinds import JOB, KINDS, POD, Kind
+from tests.emulators.kubernetes.store import Store, key_of
 
 #: An object: its kind, namespace and name.
 Key = tuple[Kind, str, str]

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import nodes
-from farcall_local.kubernetes.errors import BadRequestError, Cause
-from farcall_local.kubernetes.kinds import JOB, NAMESPACE, POD, SECRET, Kind
+from tests.emulators.kubernetes import nodes
+from tests.emulators.kubernetes.errors import BadRequestError, Cause
+from tests.emulators.kubernetes.kinds import JOB, NAMESPACE, POD, SECRET, Kind
 
 Document = dict[str, Any]
 

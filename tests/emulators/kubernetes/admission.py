@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from farcall_local.kubernetes.errors import ForbiddenError
+from tests.emulators.kubernetes.errors import ForbiddenError
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 LEAST = "kueue.x-k8s.io/job-min-parallelism"

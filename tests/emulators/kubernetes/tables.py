@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall_local.kubernetes.kinds import JOB, POD, Kind
+from tests.emulators.kubernetes.kinds import JOB, POD, Kind
 
 Document = dict[str, Any]
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from farcall_local.kubernetes.errors import BadRequestError
-from farcall_local.kubernetes.kinds import EVENT, POD, Kind, Target
+from tests.emulators.kubernetes.errors import BadRequestError
+from tests.emulators.kubernetes.kinds import EVENT, POD, Kind, Target
 
 #: Returns whether a document is selected.
 Selector = Callable[[Mapping[str, Any]], bool]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from farcall_local import names
-from farcall_local.kubernetes.store import timestamp
+from tests.emulators.kubernetes.store import timestamp
 
 CREATING = "ContainerCreating"
 DISRUPTED = "DisruptionTarget"

@@ -14,8 +14,8 @@ import secrets
 from collections import Counter
 from typing import Any
 
-from farcall_local.kubernetes.kinds import EVENT
-from farcall_local.kubernetes.store import Store, timestamp
+from tests.emulators.kubernetes.kinds import EVENT
+from tests.emulators.kubernetes.store import Store, timestamp
 
 NORMAL, WARNING = "Normal", "Warning"
 

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from farcall_local import names
-from farcall_local.kubernetes.access import ADMINISTRATOR, RESTRICTED
+from tests.emulators.kubernetes.access import ADMINISTRATOR, RESTRICTED
 
 #: Names of cluster and context in the kubeconfig file.
 CLUSTER = "farcall-local"
 NAMESPACE = "default"
-S3_SECRET = "farcall-s3"  # noqa: S105 - its name
+S3_SECRET = "farcall-s3"
 
 _LIFETIME = dt.timedelta(days=30)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from farcall_local.kubernetes import selectors
-from farcall_local.kubernetes.errors import BadRequestError
-from farcall_local.kubernetes.kinds import EVENT, JOB, POD
+from tests.emulators.kubernetes import selectors
+from tests.emulators.kubernetes.errors import BadRequestError
+from tests.emulators.kubernetes.kinds import EVENT, JOB, POD
 
 
 @pytest.mark.parametrize(

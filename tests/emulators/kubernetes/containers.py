@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from farcall_local import names
-from farcall_local.kubernetes.kinds import SECRET
-from farcall_local.kubernetes.store import Store
 from farcall_local.runners import host_config
+from tests.emulators.kubernetes.kinds import SECRET
+from tests.emulators.kubernetes.store import Store
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\)|)")
 _OF_MAP = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")

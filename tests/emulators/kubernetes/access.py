@@ -12,9 +12,9 @@ import hmac
 from collections.abc import Iterator
 from typing import Any
 
-from farcall_local.kubernetes.errors import ForbiddenError, UnauthorizedError
-from farcall_local.kubernetes.kinds import NAMESPACE, ROLE, ROLE_BINDING, Target
-from farcall_local.kubernetes.store import Store
+from tests.emulators.kubernetes.errors import ForbiddenError, UnauthorizedError
+from tests.emulators.kubernetes.kinds import NAMESPACE, ROLE, ROLE_BINDING, Target
+from tests.emulators.kubernetes.store import Store
 
 ADMINISTRATOR = "farcall-administrator"
 #: User and kubeconfig context whose only rights come from Roles.

@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from farcall_local.kubernetes import pod_status
-from farcall_local.kubernetes.timing import Timing, doubled
+from tests.emulators.kubernetes import pod_status
+from tests.emulators.kubernetes.timing import Timing, doubled
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"

@@ -15,10 +15,10 @@ import json
 from collections import Counter, deque
 from typing import Any
 
-from farcall_local.kubernetes import nodes, pod_status
-from farcall_local.kubernetes.kinds import PERSISTENT_VOLUME_CLAIM, POD, Kind
-from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
-from farcall_local.kubernetes.store import Store, key_of
+from tests.emulators.kubernetes import nodes, pod_status
+from tests.emulators.kubernetes.kinds import PERSISTENT_VOLUME_CLAIM, POD, Kind
+from tests.emulators.kubernetes.recorder import NORMAL, WARNING, Recorder
+from tests.emulators.kubernetes.store import Store, key_of
 
 NAME = "default-scheduler"
 

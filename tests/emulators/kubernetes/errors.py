@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from farcall_local.kubernetes.kinds import Kind
+from tests.emulators.kubernetes.kinds import Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from farcall_local.kubernetes import nodes, pod_status
-from farcall_local.kubernetes.containers import CannotStartError, Container, Volumes
-from farcall_local.kubernetes.errors import NotFoundError
-from farcall_local.kubernetes.job_pods import failures_of
-from farcall_local.kubernetes.kinds import POD, Kind
-from farcall_local.kubernetes.log_answers import PodLog
-from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
-from farcall_local.kubernetes.store import Store
-from farcall_local.kubernetes.timing import Timing, doubled
 from farcall_local.runners.runner import AttemptSpec, Exit, Runner, Running, StartError
+from tests.emulators.kubernetes import nodes, pod_status
+from tests.emulators.kubernetes.containers import CannotStartError, Container, Volumes
+from tests.emulators.kubernetes.errors import NotFoundError
+from tests.emulators.kubernetes.job_pods import failures_of
+from tests.emulators.kubernetes.kinds import POD, Kind
+from tests.emulators.kubernetes.log_answers import PodLog
+from tests.emulators.kubernetes.recorder import NORMAL, WARNING, Recorder
+from tests.emulators.kubernetes.store import Store
+from tests.emulators.kubernetes.timing import Timing, doubled
 
 DEADLINE = "DeadlineExceeded"
 PAST_DEADLINE = "Pod was active on the node longer than the specified deadline"

@@ -9,13 +9,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from farcall_local.kubernetes import documents, nodes, pod_status
-from farcall_local.kubernetes.endpoint import NAMESPACE as DEFAULT
-from farcall_local.kubernetes.endpoint import S3_SECRET, ClusterEndpoint
-from farcall_local.kubernetes.errors import NotFoundError, StatusError
-from farcall_local.kubernetes.garbage import Garbage
-from farcall_local.kubernetes.job_controller import JobController
-from farcall_local.kubernetes.kinds import (
+from farcall_local.runners.runner import Runner
+from tests.emulators.kubernetes import documents, nodes, pod_status
+from tests.emulators.kubernetes.endpoint import NAMESPACE as DEFAULT
+from tests.emulators.kubernetes.endpoint import S3_SECRET, ClusterEndpoint
+from tests.emulators.kubernetes.errors import NotFoundError, StatusError
+from tests.emulators.kubernetes.garbage import Garbage
+from tests.emulators.kubernetes.job_controller import JobController
+from tests.emulators.kubernetes.kinds import (
     NAMESPACE,
     NODE,
     POD,
@@ -23,13 +24,12 @@ from farcall_local.kubernetes.kinds import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from farcall_local.kubernetes.pod_run import Kubelet
-from farcall_local.kubernetes.recorder import NORMAL, WARNING
-from farcall_local.kubernetes.scheduler import Scheduler
-from farcall_local.kubernetes.server import ApiServer
-from farcall_local.kubernetes.store import Store
-from farcall_local.kubernetes.timing import Timing
-from farcall_local.runners.runner import Runner
+from tests.emulators.kubernetes.pod_run import Kubelet
+from tests.emulators.kubernetes.recorder import NORMAL, WARNING
+from tests.emulators.kubernetes.scheduler import Scheduler
+from tests.emulators.kubernetes.server import ApiServer
+from tests.emulators.kubernetes.store import Store
+from tests.emulators.kubernetes.timing import Timing
 
 _LOW_MEMORY = (
     "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. "
@@ -198,7 +198,7 @@ class EmbeddedKubernetes:
         await self.api.restart()
 
     def configure(self, **times: float) -> None:
-        """Set times by the names of `farcall_local.kubernetes.timing.Timing`."""
+        """Set times by the names of `tests.emulators.kubernetes.timing.Timing`."""
         for name, value in times.items():
             if not hasattr(self.cluster.timing, name):
                 raise ValueError(f"There is no time {name!r} in the local Kubernetes emulator.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from farcall_local.kubernetes import store as store_module
-from farcall_local.kubernetes.errors import (
+from tests.emulators.kubernetes import store as store_module
+from tests.emulators.kubernetes.errors import (
     ConflictError,
     ExpiredError,
 )
-from farcall_local.kubernetes.kinds import JOB, POD
-from farcall_local.kubernetes.store import Store
+from tests.emulators.kubernetes.kinds import JOB, POD
+from tests.emulators.kubernetes.store import Store
 
 
 @pytest.fixture

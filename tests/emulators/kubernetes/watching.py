@@ -12,11 +12,11 @@ from typing import Any
 
 from aiohttp import web
 
-from farcall_local.kubernetes import tables
-from farcall_local.kubernetes.errors import BadRequestError, ExpiredError
-from farcall_local.kubernetes.kinds import Target
-from farcall_local.kubernetes.selectors import Selector
-from farcall_local.kubernetes.store import Change, Document, Store
+from tests.emulators.kubernetes import tables
+from tests.emulators.kubernetes.errors import BadRequestError, ExpiredError
+from tests.emulators.kubernetes.kinds import Target
+from tests.emulators.kubernetes.selectors import Selector
+from tests.emulators.kubernetes.store import Change, Document, Store
 
 #: Default duration of a watch in seconds.
 DEFAULT_TIMEOUT_S = 1800

@@ -16,14 +16,14 @@ import asyncio
 import logging
 from typing import Any, NamedTuple
 
-from farcall_local.kubernetes import job_pods, pod_status
-from farcall_local.kubernetes.errors import ForbiddenError
-from farcall_local.kubernetes.job_pods import JobPods, is_indexed
-from farcall_local.kubernetes.kinds import JOB, POD, Kind
-from farcall_local.kubernetes.nodes import admit_pod
-from farcall_local.kubernetes.recorder import NORMAL, WARNING, Recorder
-from farcall_local.kubernetes.store import Store, key_of, timestamp
-from farcall_local.kubernetes.timing import Timing, doubled
+from tests.emulators.kubernetes import job_pods, pod_status
+from tests.emulators.kubernetes.errors import ForbiddenError
+from tests.emulators.kubernetes.job_pods import JobPods, is_indexed
+from tests.emulators.kubernetes.kinds import JOB, POD, Kind
+from tests.emulators.kubernetes.nodes import admit_pod
+from tests.emulators.kubernetes.recorder import NORMAL, WARNING, Recorder
+from tests.emulators.kubernetes.store import Store, key_of, timestamp
+from tests.emulators.kubernetes.timing import Timing, doubled
 
 #: Maximum number of pods that one sync of a Job creates.
 MAX_PODS_A_SYNC = 500

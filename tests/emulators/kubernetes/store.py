@@ -5,8 +5,8 @@ change one, callers create a new document from its parts and pass it to `Store.u
 thousand pods share equal parts, and nothing is copied.
 
 The store knows only one rule of a kind: a running Pod has a grace period. Defaults, validation and
-rights are in `farcall_local.kubernetes.resources`, garbage collection is in
-`farcall_local.kubernetes.garbage`.
+rights are in `tests.emulators.kubernetes.resources`, garbage collection is in
+`tests.emulators.kubernetes.garbage`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from datetime import datetime, timezone
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from farcall_local.kubernetes.errors import (
+from tests.emulators.kubernetes.errors import (
     AlreadyExistsError,
     ConflictError,
     ExpiredError,
     NotFoundError,
 )
-from farcall_local.kubernetes.kinds import POD, Kind
+from tests.emulators.kubernetes.kinds import POD, Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
