@@ -23,7 +23,6 @@ from typing import Any, ClassVar, Protocol
 
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
-from farcall.engine import retry
 from farcall.engine.fetcher import Delivered, Output, Reader
 from farcall.engine.logs.relay import Writer
 from farcall.engine.session import Session, session_for
@@ -477,15 +476,11 @@ class TaskRun(JobRun):
             ServiceError: AWS refused a call.
         """
         session = await self.session()
-        detail = await session.describe(self.id)
-        if self.is_completed or detail.is_terminated or detail.is_cancelled:
-            await retry.until_ended(session, self.id)
-        plan = await retry.plan_for(session, self.settings, self.id)
-        settings = plan.with_options(options)
-        ((submission, _),) = await retry.submit(session, plan, settings)
-        session.cleaner.record_submission(submission)
-        run = TaskRun(submission.job_id, settings, (submission, 0), wanted=self.wanted)
-        run.watch(session, submission, 0)
+        submission, index, settings = await session.retries.run(
+            self.settings, self.id, options, has_ended=self.is_completed
+        )
+        run = TaskRun(submission.id_of(index), settings, (submission, index), wanted=self.wanted)
+        run.watch(session, submission, index)
         return run
 
     def _fetched(self) -> Delivered | None:
