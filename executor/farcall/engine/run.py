@@ -132,6 +132,15 @@ class JobRun(ABC):
         session = await self.session()
         raise_first(await session.terminations.end([self.id], reason))
 
+    async def end(self, reason: str) -> bool:
+        """Terminate the job, or log that it may still run; return whether it was terminated.
+
+        Raises:
+            ServiceError: There are no credentials.
+        """
+        session = await self.session()
+        return await session.terminations.end_one(self.id, reason)
+
     def watch(
         self, session: Session, submission: Submission | CommandSubmission, index: int
     ) -> None:
