@@ -152,7 +152,7 @@ class TaskWork(Work):
 
     async def _end(self, run: TaskRun) -> None:
         try:
-            await run.cancel(self.reason)
+            self.may_run = not await run.end(self.reason)
         except FarcallError as error:
             self.may_run = True
             _log.warning("%s may still run: %s", run.id, error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from farcall.client.frames import hide
 from farcall.config.help import shows_options
 from farcall.engine.fetcher import Usage
-from farcall.model.errors import FarcallError, TaskNotPicklableError
+from farcall.model.errors import FarcallError, NothingToRetryError, TaskNotPicklableError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,13 +98,15 @@ class BatchFuture(concurrent.futures.Future[R]):
     def retry(self, **options: Unpack[Options]) -> BatchFuture[R]:
         """Run the failed call again, and return the new future at once.
 
-        farcall reads the original function and arguments from the bucket. The new future raises
-        the errors of `Job.retry`.
+        farcall reads the original function and arguments from the bucket. Calls of an array job
+        that are retried together with the same options share an array job again. The new future
+        raises the errors of `Job.retry`.
 
         Args:
             **options: Options to change, such as ``memory=8``; see `Job.retry`.
 
         Raises:
+            NothingToRetryError: The call has succeeded.
             FarcallError: Batch has not accepted the call.
             RuntimeError: The pool was shut down, the interpreter is exiting, or the pool belongs
                 to another process.
@@ -113,6 +115,11 @@ class BatchFuture(concurrent.futures.Future[R]):
             raise FarcallError(
                 "the call has no job to retry, because Batch has not accepted it. Submit the call "
                 "again"
+            )
+        if self._state == FINISHED and self._exception is None:
+            raise NothingToRetryError(
+                f"job {self.job_id} has succeeded, so there is nothing to retry. Its result() "
+                "returns the value"
             )
         return self._owner.start(self._again(options))
 

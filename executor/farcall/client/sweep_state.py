@@ -280,17 +280,13 @@ class SweepState:
             results: Number and result of each call.
         """
         has_begun = False
-        first: int | None = None  # the call that the task's text describes
-        for number, result in results:
-            first = number if first is None else first
+        for position, (number, result) in enumerate(results):
             self.arrays[submission.job_id].returned += result.error is None
             has_begun |= result.has_begun
             reason = result.why()
             if reason is None or result.error is None:
                 continue
-            call = self._text_of(submission, index)
-            if call and number > first:
-                call = f"call {number - first + 1} of the task {call}"
+            call = self._text_of(submission, index, position)
             group = self.failures.add(number, reason)
             group.call = group.call or call
             if call:
@@ -306,12 +302,13 @@ class SweepState:
             return False
         return len(self.failures.groups) == 1
 
-    def _text_of(self, submission: Submission, index: int) -> str:
+    def _text_of(self, submission: Submission, index: int, position: int) -> str:
         array = self.arrays[submission.job_id]
         if array.texts is None:
             sealed = submission.texts
             array.texts = call_texts.read(sealed, submission.size) if sealed else []
-        return array.texts[index] if index < len(array.texts) else ""
+        text = array.texts[index] if index < len(array.texts) else ""
+        return call_texts.of_call(text, position) if text else ""
 
     def record_job(
         self, submission: Submission, calls: int, tasks: Sequence[Sequence[int]] | None = None

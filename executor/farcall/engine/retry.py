@@ -19,15 +19,14 @@ import contextlib
 import hashlib
 import hmac
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from farcall.config.settings import Settings, options_of
 from farcall.engine import attempt_reporter
-from farcall.engine.session import Session
 from farcall.engine.submitter import Again
 from farcall.model import failure_reasons
 from farcall.model.errors import (
@@ -51,6 +50,9 @@ from farcall.storage.store import Store, number_in
 from farcall_runtime import contract, envelope
 from farcall_runtime.contract import PACKAGES, SHARED, ExitCode, Location
 from farcall_runtime.envelope import Buffer, Part
+
+if TYPE_CHECKING:
+    from farcall.engine.session import Session
 
 # --- Notes: which jobs are retries of a job, stored next to that job's bundle -------------------
 #
@@ -250,7 +252,7 @@ class Plan:
         workflow: The workflow that the job belongs to.
         settings: The options, including those with which the job was submitted.
         tasks: The tasks that would run again.
-        total: Number of tasks of the job; 1 for an array task.
+        total: Number of tasks of the job, or of the named array tasks.
         unfinished: Number of tasks that have not finished.
         retries: Earlier retries of the job; their tasks are not among ``tasks``.
         noted: Bundles of the retries that notes described, whether or not they have a job.
@@ -355,13 +357,14 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-async def plan_for(session: Session, settings: Settings, job_id: str) -> Plan:
+async def plan_for(session: Session, settings: Settings, job_id: str, *others: str) -> Plan:
     """Return which tasks of a job failed, and the options with which they ran.
 
     Args:
         session: The event loop's session.
         settings: The options; those with which the job was submitted replace them.
         job_id: A single job, an array job, or an array task.
+        others: More tasks of the same array job.
 
     Raises:
         JobLostError: Batch does not know the job.
@@ -376,7 +379,7 @@ async def plan_for(session: Session, settings: Settings, job_id: str) -> Plan:
             f"{job_id} is one node of job {whole}, and a retry runs all nodes. Name {whole} "
             "instead."
         )
-    parent, is_child, index = job_id.partition(":")
+    parent, is_child, _ = job_id.partition(":")
     detail = await session.describe(parent)
     _refuse_kind(detail)
     submission = Submission.whole(detail)
@@ -386,13 +389,14 @@ async def plan_for(session: Session, settings: Settings, job_id: str) -> Plan:
     facts = await _opened(submission, bundle)
     only = None
     if is_child:
-        await session.describe(job_id)  # raises UnknownError for an unknown task
-        only = int(index)
+        ids = job_id, *others
+        await asyncio.gather(*map(session.describe, ids))  # UnknownError for an unknown task
+        only = {int(each.partition(":")[2]) for each in ids}
     failed, unfinished = await _ends(session, submission, detail, only)
     notes = await _notes_of(session, submission)
     retries = await _confirmed(session, submission, notes)
     if only is not None:
-        retries = [each for each in retries if only in each.origin]
+        retries = [each for each in retries if not only.isdisjoint(each.origin)]
     retried = {number for each in retries for number in each.origin}
     own = await session.backend.options_of(parent)
     origin = Origin(str(facts.get("python", "")), str(facts.get("cloudpickle", "")))
@@ -402,7 +406,7 @@ async def plan_for(session: Session, settings: Settings, job_id: str) -> Plan:
         Workflow(detail.environment.get(contract.ENV_WORKFLOW, "")),
         _as_submitted(settings, submission, detail, facts, own),
         sorted(task for task in failed if task.number not in retried),
-        submission.size if only is None else 1,
+        submission.size if only is None else len(only),
         unfinished,
         retries,
         frozenset(note.where.bundle for note in notes),
@@ -500,7 +504,7 @@ def _as_submitted(
 
 
 async def _ends(
-    session: Session, submission: Submission, detail: JobDetail, only: int | None
+    session: Session, submission: Submission, detail: JobDetail, only: Collection[int] | None
 ) -> tuple[list[FailedTask], int]:
     """Return a job's failed tasks, and the number of unfinished ones.
 
@@ -508,14 +512,14 @@ async def _ends(
         session: The event loop's session.
         submission: The job.
         detail: Batch's description of the job.
-        only: The only task to consider, by index.
+        only: Indexes of the only tasks to consider.
     """
     unfinished = 0
     if not detail.array_size:
         unfinished = int(not detail.status.is_final)
         failed = [detail] if detail.status is JobStatus.FAILED else []
     elif only is not None:
-        found = await session.backend.describe([submission.id_of(only)])
+        found = await session.backend.describe(map(submission.id_of, only))
         unfinished = sum(not child.status.is_final for child in found.values())
         failed = [child for child in found.values() if child.status is JobStatus.FAILED]
     else:

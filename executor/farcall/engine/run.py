@@ -23,7 +23,6 @@ from typing import Any, ClassVar, Protocol
 
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
-from farcall.engine import retry
 from farcall.engine.fetcher import Delivered, Output, Reader
 from farcall.engine.logs.relay import Writer
 from farcall.engine.session import Session, session_for
@@ -132,6 +131,15 @@ class JobRun(ABC):
         """
         session = await self.session()
         raise_first(await session.terminations.end([self.id], reason))
+
+    async def end(self, reason: str) -> bool:
+        """Terminate the job, or log that it may still run; return whether it was terminated.
+
+        Raises:
+            ServiceError: There are no credentials.
+        """
+        session = await self.session()
+        return await session.terminations.end_one(self.id, reason)
 
     def watch(
         self, session: Session, submission: Submission | CommandSubmission, index: int
@@ -477,15 +485,11 @@ class TaskRun(JobRun):
             ServiceError: AWS refused a call.
         """
         session = await self.session()
-        detail = await session.describe(self.id)
-        if self.is_completed or detail.is_terminated or detail.is_cancelled:
-            await retry.until_ended(session, self.id)
-        plan = await retry.plan_for(session, self.settings, self.id)
-        settings = plan.with_options(options)
-        ((submission, _),) = await retry.submit(session, plan, settings)
-        session.cleaner.record_submission(submission)
-        run = TaskRun(submission.job_id, settings, (submission, 0), wanted=self.wanted)
-        run.watch(session, submission, 0)
+        submission, index, settings = await session.retries.run(
+            self.settings, self.id, options, has_ended=self.is_completed
+        )
+        run = TaskRun(submission.id_of(index), settings, (submission, index), wanted=self.wanted)
+        run.watch(session, submission, index)
         return run
 
     def _fetched(self) -> Delivered | None:

@@ -26,6 +26,7 @@ from farcall.engine.logs.reader import LogReader
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.packer import Packer, WorkerThreads
+from farcall.engine.retries import Retries
 from farcall.engine.sender import Launcher
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
@@ -89,6 +90,7 @@ class Session:
         logs: Reads the output of jobs.
         terminations: Terminates jobs.
         launcher: Submits command jobs.
+        retries: Runs failed tasks again.
         packer: Pickles functions and arguments.
         fetcher: Fetches outcomes.
         relay: Prints the output of running tasks.
@@ -131,6 +133,7 @@ class Session:
         self._checks: dict[tuple[Any, ...], asyncio.Future[None]] = {}
         self.terminations = Terminations(backend, self.tracker, self.stores)
         self.launcher = Launcher(backend, access.timing)
+        self.retries = Retries(self)
         self._keeper = asyncio.ensure_future(self._keep())
         self._is_closing = False
         self._at_work = 0

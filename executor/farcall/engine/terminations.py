@@ -80,6 +80,7 @@ class Terminations:
         self._requests: Batcher[_Request, None] = Batcher(self._answer, wait_s=_TOGETHER_S)
         self._unanswered: dict[_Request, None] = {}
         self._leaving: set[_Request] = set()
+        self._unheard: set[_Request] = set()  # requests whose errors are logged
         self._interrupts = Interrupts(self._abandon)
         self._abandoned_at = -math.inf
 
@@ -100,8 +101,7 @@ class Terminations:
         try:
             found = dict(zip(requested, await asyncio.shield(answers), strict=True))
         except asyncio.CancelledError:
-            for each in requested.values():
-                each.add_done_callback(self._log_failure)
+            self._unheard.update((job_id, reason) for job_id in requested)
             raise
         refused: dict[str, FarcallError] = {}
         for job_id, error in found.items():
@@ -130,8 +130,16 @@ class Terminations:
         """Terminate a leaving owner's job, and log it together with others."""
         self._leaving.add((job_id, reason))
         with self._interrupts:
-            for error in (await self.end([job_id], reason)).values():
-                _log.warning("%s may still run: %s", job_id, error)
+            await self.end_one(job_id, reason)
+
+    async def end_one(self, job_id: str, reason: str) -> bool:
+        """Terminate a job, or log together with others that it may still run.
+
+        Returns:
+            Whether it was terminated.
+        """
+        self._unheard.add((job_id, reason))
+        return not await self.end([job_id], reason)
 
     def record_children(self, submission: Submission) -> None:
         """Record the tasks of an array, to know when all of them are being terminated."""
@@ -182,7 +190,9 @@ class Terminations:
         refused: dict[_Request, Exception] = {}
         for found in await asyncio.gather(*(self._terminate(*group) for group in groups)):
             refused |= found
-        return [refused.get(e) or refused.get((_parent(e[0]), e[1])) for e in requested]
+        answers = [refused.get(e) or refused.get((_parent(e[0]), e[1])) for e in requested]
+        self._log_refused(dict(zip(requested, answers, strict=True)))
+        return answers
 
     async def _terminate(self, job_ids: list[str], reason: str) -> dict[_Request, Exception]:
         try:
@@ -232,11 +242,15 @@ class Terminations:
             )
         self._abandoned_at = time.monotonic()
 
-    def _log_failure(self, answer: asyncio.Future[None]) -> None:
-        """Log that a job may still run, if no caller waits for the answer."""
-        error = None if answer.cancelled() else answer.exception()
-        if error is not None and not self._is_abandoned:
-            _log.warning("jobs that were to be terminated may still run: %s", error)
+    def _log_refused(self, answers: Mapping[_Request, Exception | None]) -> None:
+        """Log jobs that may still run and whose errors reach no caller, once per error."""
+        job_ids: dict[str, list[str]] = {}
+        for wanted in self._unheard.intersection(answers):
+            if answers[wanted] is not None:
+                job_ids.setdefault(str(answers[wanted]), []).append(wanted[0])
+        self._unheard.difference_update(answers)
+        for text, ids in job_ids.items() if not self._is_abandoned else ():
+            _log.warning("%s may still run: %s", named(self._collapse_children(sorted(ids))), text)
 
     def _collapse_children(self, job_ids: Iterable[str]) -> list[str]:
         """Replace the unfinished tasks of an array with the array, if all are listed."""

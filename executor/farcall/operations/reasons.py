@@ -21,7 +21,7 @@ from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.operations.catalog import Entry, Why
-from farcall.payload import results
+from farcall.payload import call_texts, results
 from farcall.payload.error_texts import Groups, Reason
 from farcall.storage import bundles, outcomes
 from farcall_runtime import envelope
@@ -105,7 +105,8 @@ class Reasons:
         store = self._session.stores.of(submission.where.bucket)
         try:
             async with self._places:
-                texts = await bundles.texts_of(store, submission) or []
+                stored = await bundles.texts_of(store, submission) or []
+            texts = [call_texts.summary(text) for text in stored]
         except envelope.EnvelopeError as error:
             texts = []
             self._troubles[bundle] = f"cannot read {submission.where.url} ({error})"

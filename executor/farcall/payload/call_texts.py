@@ -31,6 +31,9 @@ from farcall_runtime.envelope import Buffer
 LONGEST = 200
 """Maximum characters of a summary."""
 
+_MOST_OF_TASK = 1000
+"""Characters of a task's texts after which further calls are only counted."""
+
 _LONGEST_NAME = 60
 _LONGEST_STRING = 48
 _MOST_BITS = 200  # of an int: 60 digits
@@ -42,6 +45,7 @@ _MOST_BYTES = 16 * 1024 * 1024
 
 _HIDDEN = "***"
 _MORE = "..."
+_OTHERS = re.compile(r"\.\.\. (\d{1,9}) more")
 
 _SECRETS = re.compile("pass(word|wd|phrase|code)|pwd|secret|token|credential|api_?key", re.I)
 _SECRET_WORDS = frozenset(("key", "keys", "auth", "pass"))
@@ -76,21 +80,29 @@ class CallTexts:
         self._function = function
 
     def of(self, calls: Sequence[Call]) -> str:
-        """Return the summary of a task's calls: the first call, and the number of others.
+        """Return the texts of a task's calls, one per line; see `summary` and `of_call`.
 
-        It has up to `LONGEST` characters, without control characters. It never raises.
+        A line has up to `LONGEST` characters, without control characters. If the calls have many
+        characters, the last line has the number of other calls. It never raises.
         """
-        if not calls:
-            return ""
-        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
-        args, kwargs = calls[0]
+        lines: list[str] = []
+        length = 0
+        for args, kwargs in calls:
+            if length >= _MOST_OF_TASK:
+                lines.append(f"{_MORE} {len(calls) - len(lines)} more")
+                break
+            lines.append(self._of_call(args, kwargs))
+            length += len(lines[-1])
+        return "\n".join(lines)
+
+    def _of_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
             if self._names is None:
                 self._names = _parameters(self._function)
-            inside = self._arguments(args, kwargs, LONGEST - len(self._name) - len(more) - 2)
+            inside = self._arguments(args, kwargs, LONGEST - len(self._name) - 2)
         except Exception:  # for example, another thread changes an argument meanwhile
             inside = _MORE
-        return f"{self._name}({inside}){more}"
+        return f"{self._name}({inside})"
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], room: int) -> str:
         names = self._names or ()
@@ -102,6 +114,24 @@ class CallTexts:
             if len(joined) > room:
                 return _cut(joined, room)
         return joined
+
+
+def summary(text: str) -> str:
+    """Return a task's first call, and the number of others, in up to `LONGEST` characters."""
+    first, *others = text.split("\n")
+    count = len(others)
+    if others and (left := _OTHERS.fullmatch(others[-1])):
+        count += int(left[1]) - 1
+    more = f" and {count} more" if count else ""
+    return f"{_cut(first, LONGEST - len(more))}{more}"
+
+
+def of_call(text: str, position: int) -> str:
+    """Return the text of one of a task's calls."""
+    lines = text.split("\n")
+    if position < len(lines) and not _OTHERS.fullmatch(lines[position]):
+        return lines[position]
+    return f"call {position + 1} of the task {summary(text)}"
 
 
 def seal(texts: Sequence[str]) -> bytes:
@@ -117,8 +147,8 @@ def read(data: Buffer, entries: int) -> list[str]:
         entries: Number of the bundle's tasks.
 
     Returns:
-        A summary for each task. Because their author is not trusted, they are cut, and control
-        characters are escaped.
+        The texts of each task's calls. Because their author is not trusted, they are cut, and
+        control characters are escaped.
 
     Raises:
         IntegrityError: The data cannot be read, or does not match the tasks.
@@ -129,7 +159,12 @@ def read(data: Buffer, entries: int) -> list[str]:
         raise envelope.IntegrityError("the call descriptions cannot be read") from error
     if not isinstance(found, list) or len(found) != entries:
         raise envelope.IntegrityError("the call descriptions do not match the tasks")
-    return [_cut(_shown(str(text)[:LONGEST]), LONGEST) for text in found]
+    return [_checked(str(text)) for text in found]
+
+
+def _checked(text: str) -> str:
+    lines = text[: _MOST_OF_TASK + 2 * LONGEST].split("\n")
+    return "\n".join(_cut(_shown(line[:LONGEST]), LONGEST) for line in lines)
 
 
 def _shown(text: str) -> str:

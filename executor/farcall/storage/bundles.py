@@ -84,10 +84,10 @@ async def facts_of(store: Store, submission: Submission) -> dict[str, Any] | Non
 
 
 async def texts_of(store: Store, submission: Submission) -> list[str] | None:
-    """Return the summaries of each task's arguments for lists, as submitted.
+    """Return the texts of each task's calls, as submitted; see `farcall.payload.call_texts`.
 
     Returns:
-        A line for each task; None if the bundle no longer exists, or has no summaries.
+        A text for each task; None if the bundle no longer exists, or has no summaries.
 
     Raises:
         EnvelopeError: It is not the submitted bundle, or was written by another farcall.

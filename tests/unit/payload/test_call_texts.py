@@ -152,8 +152,17 @@ def test_fixed_keywords_are_shown():
     assert CallTexts(fit, {"data": 1}).of([((0.1,), {})]) == "fit(lr=0.1, data=1)"
 
 
-def test_chunk_shows_its_first_call():
-    assert CallTexts(fit).of([((n,), {}) for n in range(10)]) == "fit(lr=0) and 9 more"
+def test_chunk_is_summarized_by_its_first_call():
+    text = CallTexts(fit).of([((n,), {}) for n in range(10)])
+    assert call_texts.summary(text) == "fit(lr=0) and 9 more"
+    assert call_texts.of_call(text, 3) == "fit(lr=3)"
+
+
+def test_calls_of_large_chunk_are_counted():
+    text = CallTexts(fit).of([((n, "x" * 40), {}) for n in range(1000)])
+    assert len(text) <= 1500
+    assert call_texts.summary(text) == f"fit(lr=0, depth={'x' * 40!r}) and 999 more"
+    assert call_texts.of_call(text, 998).startswith("call 999 of the task fit(lr=0, depth='xx")
 
 
 def test_text_length_is_limited():
@@ -161,7 +170,7 @@ def test_text_length_is_limited():
         [(tuple("x" * 100 for _ in range(50)), {})] * 12,
         [((), {f"name{n}" * 30: [[n] * 9] * 9 for n in range(50)})],
     ):
-        shown = CallTexts(fit).of(calls)
+        shown = call_texts.summary(CallTexts(fit).of(calls))
         assert len(shown) <= LONGEST
         assert "..." in shown
 

@@ -100,7 +100,9 @@ async def test_deleted_bundle_raises(store, submitted):
 
 async def test_texts_need_one_request(store, submitted, requests):
     submission = await submitted([((1,), {}), ((2,), {})], [((3,), {"note": "x"})])
-    assert ["double(x=1) and 1 more", "double(x=3, note='x')"] == await texts_of(store, submission)
+    assert ["double(x=1)\ndouble(x=2)", "double(x=3, note='x')"] == await texts_of(
+        store, submission
+    )
     assert len(requests) == 1
 
 
