@@ -60,6 +60,27 @@ async def test_running_task_output_is_shown(executor, open_page, gate):
     )
 
 
+async def test_stored_failure_ends_running_state(executor, open_page, gate):
+    """Batch reports the end of a task seconds after the task has stored its outcome."""
+    job = await executor(workflow="late").submit(tasks.hold, str(gate))
+    page = await open_page()
+    await open_workflow(page, "late")
+    await wait_for_states(page, {job.id: "RUNNING"})
+
+    async def answer(route):
+        description = await (await route.fetch()).json()
+        description["explanation"] |= {"kind": "failed", "error": "ValueError"}
+        await route.fulfill(json=description)
+
+    await page.route(f"**/api/jobs/{job.id}", answer)
+    await row(page, job.id).get_by_role("link").click()
+
+    await expect(page.get_by_test_id("task-state")).to_have_text("Failed")
+    await wait_for_states(page, {job.id: "FAILED"})
+    states = page.get_by_role("group", name="States")
+    await expect(states.get_by_role("button", name="Running 0")).to_be_visible()
+
+
 @pytest.mark.path
 async def test_only_selected_array_task_is_cancelled(executor, open_page, gate):
     on = executor(workflow="array")
@@ -130,6 +151,8 @@ async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
     await wait_for_states(page, {job.id: "CANCELLED"})
     await expect(result).to_contain_text("cancelled")  # as it changes, and not a second dialog
     await expect(page.get_by_test_id("cancellations-summary")).to_have_text("1 cancelled")
+    card = page.get_by_role("navigation", name="Workflows").locator("[data-workflow=keys]")
+    await expect(card).to_contain_text("1 cancelled")
     assert "too dear" in (await job.detail()).reason
     await tab_to(page.get_by_role("button", name="Close", exact=True).last)
     await keys.press("Enter")

@@ -24,6 +24,16 @@ _SCRIPT = (
     "sleep 0.$((AWS_BATCH_JOB_ARRAY_INDEX % 4)); "
     "if [ $((AWS_BATCH_JOB_ARRAY_INDEX % 10)) = 3 ]; then exit 7; fi"
 )
+#: Record the texts that are drawn on a canvas, which contains no elements.
+_RECORD_DRAWN = """() => {
+  window.drawn = new Set();
+  const {prototype} = CanvasRenderingContext2D;
+  const draw = prototype.fillText;
+  prototype.fillText = function (text, ...place) {
+    drawn.add(`${text} ${this.font.startsWith("bold") ? "bold" : ""}`);
+    draw.call(this, text, ...place);
+  };
+}"""
 _IN_SIGHT = """element => {
   const {left, right} = element.getBoundingClientRect();
   return left >= 0 && right <= innerWidth;
@@ -78,6 +88,9 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     await expect(page.get_by_test_id("timeline-summary").first).to_contain_text(f"{_SIZE} tasks")
     durations = timeline.locator("[data-testid=histogram][data-label=Duration]")
     await expect(durations).to_contain_text(f"of {_SIZE} tasks")
+    await expect(durations).to_contain_text(re.compile("median 0.[0-9] s"))
+    legend = timeline.get_by_test_id("timeline-legend").get_by_role("listitem")
+    await expect(legend).to_have_text(["Running at a time", "Failed"])  # what the curve draws
     bars = await durations.locator(".bins > span").evaluate_all(
         "bars => bars.map(bar => Number(/(\\d+) tasks?$/.exec(bar.title)[1]))"
     )
@@ -101,6 +114,8 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     await expect(
         states.get_by_role("button", name=re.compile("Succeeded 1[0-9][0-9]"))
     ).to_be_visible()
+    summary = page.get_by_test_id("timeline-summary").first
+    await expect(summary).to_contain_text(re.compile(r"at most \d+ runs? at a time"))
     await expect(row(page, array).locator(".cell.workflow")).to_have_text("crowd")
     await expect(page.get_by_role("columnheader", name="Started")).to_be_visible()
     both = array, sidecar
@@ -119,6 +134,24 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     why = row(narrow, array).locator(".why")
     assert await why.evaluate(_IN_SIGHT)
     assert 250 < (await why.bounding_box())["width"]
+
+
+async def test_timeline_names_rows_and_open_task(open_page, submit):
+    array = submit("exit 0", size=90, workflow="rows")
+    page = await open_page()
+    await page.evaluate(_RECORD_DRAWN)
+    await open_run(page, "rows")
+    await until_async(lambda: page.evaluate("drawn.has('task[0] ')"))
+    assert not await page.evaluate("drawn.has('task[1] ')")  # no room
+    await wait_for_states(page, {array: "SUCCEEDED"})
+
+    await page.evaluate("where => { location.hash = where }", f"#/job/{array}:1")
+
+    await until_async(lambda: page.evaluate("drawn.has('task[1] bold')"))
+    await expect(row(page, array)).to_have_attribute("aria-current", "true")
+    await page.get_by_role("button", name="Show tasks").click()
+    await expect(row(page, f"{array}:1")).to_have_attribute("aria-current", "true")
+    assert not await row(page, array).get_attribute("aria-current")
 
 
 async def test_runs_are_grouped_by_workflow(open_page, submit, new_run):

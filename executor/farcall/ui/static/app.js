@@ -167,7 +167,7 @@ function route() {
   document.body.dataset.view = place.view;
   forgetCancellations();
   page.detail.show(place.job);
-  page.main.table.mark(place.job);
+  page.main.mark(place.job);
   frame(update);
 }
 

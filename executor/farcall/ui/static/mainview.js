@@ -66,6 +66,12 @@ export class MainView {
     return arrays.length <= MOST_READ ? [...new Set([...opened, ...arrays])] : opened;
   }
 
+  /** Highlights the task that the panel shows. */
+  mark(id) {
+    this.table.mark(id);
+    this.timeline.mark(id);
+  }
+
   /** Updates the view. */
   update({ loading, error }) {
     const all = this.scope === "all";
@@ -155,10 +161,12 @@ function drawnRuns() {
     created: run.created,
     started: Number.isFinite(run.started) ? run.started : begun(run.counts, run.created),
     stopped: run.left ? null : run.stopped,
-    group: run.left ? "running" : run.counts.failed ? "failed" : run.counts.cancelled ? "cancelled" : "succeeded",
+    group: run.left ? furthest(run.counts) : run.counts.failed ? "failed" : run.counts.cancelled ? "cancelled" : "succeeded",
     mark: run.counts.failed ? "failed" : undefined,
   }));
 }
+
+const furthest = (counts) => ["running", "starting", "waiting"].find((group) => counts[group]);
 
 // Batch does not report when an array's first task started, so it is drawn from its submission.
 const begun = (counts, created) => (counts.running + counts.succeeded + counts.failed ? created : null);
