@@ -113,7 +113,12 @@ export class Detail {
       panel.hidden = one !== key;
     }
     this.output.show(key === "output" && !this.whole() ? this.id : null);
+    this._failOutput();
     this.update();
+  }
+
+  _failOutput() {
+    if (this.said) this.output.fail(this.said.explanation.traceback);
   }
 
   /** Stops following while the panel is hidden, and follows again. */
@@ -205,6 +210,7 @@ export class Detail {
     const by = this.task()?.by ?? countsOf(job);
     this.told = { ...job, by, size: job.array_size || 1, group: groupOf(job.state), created: ms(job.created_at), started: ms(job.started_at), stopped: ms(job.stopped_at), parent: job.parent || undefined };
     const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, electron: said.electron, retries: said.retries ?? [], usage: said.usage ?? said.explanation?.usage };
+    this._failOutput();
     if (first) fill(this.overview);
     const kind = said.explanation?.kind ?? "";
     this._part("why", whySection, given).dataset.kind = kind;

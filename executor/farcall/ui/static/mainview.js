@@ -19,7 +19,7 @@ const MOST_DRAWN = 20000;
 const MOST_READ = 10;
 
 export class MainView {
-  /** @param {object} on `open(task)`, `cancelRun(run)`, `cancelTasks(tasks)`, `watch()`; `readOnly` */
+  /** @param {object} on `open(task)`, `cancelRun(run)`, `cancelTasks(tasks)`, `retry(jobs)` or null, `watch()`; `readOnly` */
   constructor(on) {
     this.on = on;
     this.scope = "all";
@@ -32,11 +32,11 @@ export class MainView {
     this.timeline = new Timeline({ open: on.open, tallest: () => Math.max(110, Math.min(260, this.element.clientHeight * 0.34)) });
     this.fold = h("button.fold", { type: "button", "aria-expanded": "true" }, icon("chevron"), "Timeline");
     this.fold.addEventListener("click", () => this._fold(this.fold.getAttribute("aria-expanded") === "true"));
-    this.reasons = reasonsSection();
+    this.reasons = reasonsSection(on.retry);
     this.note = h("div.empty", { hidden: true });
     this.box = h("section.box", {}, this.fold, this.timeline.element);
     const back = h("a.back", { href: "#/" }, icon("back"), "Workflows");
-    this.element = h("main.main", { tabindex: "-1" });
+    this.element = h("section.main", { tabindex: "-1", "aria-label": "Workflow" });
     this.table = new TaskTable(this.element, { open: on.open, expand: on.watch, choose: () => this._chose() });
     this.selection = selectionBar({ cancel: on.readOnly ? null : () => on.cancelTasks(this.table.chosenTasks()), clear: () => this.table.clear() });
     this.head = h("header.main-head", {}, back, h("div.main-top", {}, h("div", {}, this.title, this.ids), this.cancel), this.about, this.bar.element, this.hours);
