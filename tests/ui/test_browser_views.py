@@ -147,6 +147,17 @@ async def test_small_cpu_share_is_hidden(open_page):
     assert "Avg. CPU0.50 of 1 vCPU" in await page.evaluate(read, {"wall_s": 100, "cpu_s": 50})
 
 
+async def test_hours_have_cost_with_prices(open_page):
+    page = await open_page()
+    read = """async vcpu_hour => {
+      const {inHours, setPrices} = await import("/static/resource_hours.js");
+      setPrices({vcpu_hour, gb_hour: 0});
+      return inHours({vcpu: 3, gb: 6});
+    }"""
+    assert "3 vCPU-hours, 6 GB-hours" == await page.evaluate(read, 0)
+    assert "3 vCPU-hours, 6 GB-hours, $1.50" == await page.evaluate(read, 0.5)
+
+
 async def test_missing_token_opens_token_form(open_page, served):
     page = await open_page(with_token=False)
     form = page.get_by_role("form", name="Token")

@@ -156,6 +156,10 @@ class Site:
             "read_only": self.options.read_only,
             "covalent": covalent.address if covalent is not None else "",
             "console": session.aws.has_console,
+            "prices": {
+                "vcpu_hour": self.settings.vcpu_hour_price,
+                "gb_hour": self.settings.gb_hour_price,
+            },
             "since": json_view.moment(self.jobs.since),
         }
 

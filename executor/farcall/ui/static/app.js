@@ -12,6 +12,7 @@ import { cancellations, forgetCancellations } from "./cancellations.js";
 import { MainView } from "./mainview.js";
 import { listenForKeys } from "./keys.js";
 import { openRetryFailed } from "./retry.js";
+import { setPrices } from "./resource_hours.js";
 import { isNode, jobHash, partsOfId } from "./rows.js";
 import { runHash, runsList } from "./runs.js";
 import { store } from "./store.js";
@@ -52,6 +53,7 @@ async function start() {
     document.body.append(failed);
     return;
   }
+  setPrices(about.prices);
   page = build(about);
   document.body.prepend(page.element);
   route();
