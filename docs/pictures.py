@@ -59,9 +59,10 @@ def draw(link: str) -> None:
         page.get_by_role("button", name="Show tasks").click()
         page.get_by_test_id("task").filter(has_text="[6]").first.get_by_role("link").click()
         page.get_by_test_id("traceback").wait_for()
-        # The traceback is read before the job's state is polled again.
-        page.get_by_test_id("task-state").get_by_text("Failed").wait_for()
-        page.get_by_role("main").evaluate("main => { main.scrollTop = 0 }")
+        # The traceback is read before the array's counts are polled again.
+        page.get_by_role("button", name="Failed 1").wait_for()
+        page.get_by_test_id("reason").first.wait_for()
+        page.get_by_role("region", name="Workflow").evaluate("main => { main.scrollTop = 0 }")
         shoot(page, "page.png")
 
         page = open_page(browser, link, "train-model", dark=True)

@@ -171,7 +171,8 @@ async def test_jobs_are_listed_and_described(workflow, farcall_command, installe
     assert "'(' is not a valid regular expression" in done.stderr
 
     # --- describe
-    done = await farcall_command("describe", ids["FAILED"])
+    price = {"FARCALL_VCPU_HOUR_PRICE": "0.04"}
+    done = await farcall_command("describe", ids["FAILED"], **price)
     assert (done.returncode, done.stderr) == (0, "")
     for expected in (
         "Why           the function raised ValueError: 3 is odd",
@@ -181,6 +182,7 @@ async def test_jobs_are_listed_and_described(workflow, farcall_command, installe
         "Attempts      1 of 1 allowed",
         "exit code 1",
         "Requested     1 vCPU, 1024 MiB",
+        "Cost          less than $0.01",
         "s CPU time",
         "Input         s3://farcall-local/farcall/v1/",
         "in fails",

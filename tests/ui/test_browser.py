@@ -5,6 +5,7 @@ JavaScript. Slow, because a browser keeps a core busy.
 """
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -38,7 +39,9 @@ async def test_running_task_output_is_shown(executor, open_page, gate):
     last = page.get_by_test_id("last-lines")
     await expect(last).to_contain_text("7 has begun")
     await expect(last).to_contain_text("7 complains")
-    await expect(page.get_by_label("Task").get_by_test_id("hours")).to_contain_text("vCPU-hours")
+    hours = page.get_by_label("Task").get_by_test_id("hours")
+    await expect(hours).to_contain_text("vCPU-hours")
+    await expect(page.get_by_role("heading", name="Resource use so far")).to_be_visible()
     await page.get_by_role("tab", name="Output").click()
     lines = page.get_by_test_id("line")
 
@@ -58,6 +61,27 @@ async def test_running_task_output_is_shown(executor, open_page, gate):
     await expect(page.get_by_role("log", name="stderr").get_by_test_id("line")).to_have_text(
         [re.compile("7 complains")]
     )
+
+
+async def test_stored_failure_ends_running_state(executor, open_page, gate):
+    """Batch reports the end of a task seconds after the task has stored its outcome."""
+    job = await executor(workflow="late").submit(tasks.hold, str(gate))
+    page = await open_page()
+    await open_workflow(page, "late")
+    await wait_for_states(page, {job.id: "RUNNING"})
+
+    async def answer(route):
+        description = await (await route.fetch()).json()
+        description["explanation"] |= {"kind": "failed", "error": "ValueError"}
+        await route.fulfill(json=description)
+
+    await page.route(f"**/api/jobs/{job.id}", answer)
+    await row(page, job.id).get_by_role("link").click()
+
+    await expect(page.get_by_test_id("task-state")).to_have_text("Failed")
+    await wait_for_states(page, {job.id: "FAILED"})
+    states = page.get_by_role("group", name="States")
+    await expect(states.get_by_role("button", name="Running 0")).to_be_visible()
 
 
 @pytest.mark.path
@@ -95,6 +119,31 @@ async def test_failure_shows_reason_and_traceback(executor, open_page):
     await expect(traceback).to_contain_text("in diverge")
     await expect(traceback).to_contain_text("ArithmeticError: diverged at step 17")
 
+    # The streams arrive one after the other; the traceback is the end of the output.
+    second = "2026-11-12T10:00:0{}.000+00:00"
+    lines = [
+        {"text": text, "stream": stream, "attempt": 1, "at": second.format(text)}
+        for stream, text in (("stdout", "1"), ("stdout", "3"), ("stderr", "2"))
+    ]
+    told = f"event: lines\ndata: {json.dumps({'lines': lines})}\n\nevent: end\ndata: {{}}\n\n"
+    await page.route(
+        "**/logs?*", lambda route: route.fulfill(content_type="text/event-stream", body=told)
+    )
+    await page.get_by_role("tab", name="Output").click()
+    last = page.get_by_test_id("line").filter(has_text="ArithmeticError: diverged at step 17")
+    await expect(last).to_be_visible()
+    shown = await page.get_by_test_id("line").all_inner_texts()
+    assert ["1", "2", "3", "Traceback (most recent call last):"] == shown[:4]
+
+
+async def test_waiting_task_row_says_why(executor, open_page, gate):
+    await executor(workflow="full").submit(tasks.hold, str(gate))
+    waiting = await executor(workflow="full", vcpu=8).submit(tasks.hold, str(gate))
+    page = await open_page()
+    await open_workflow(page, "full")
+    why = row(page, waiting.id).locator(".why")
+    await expect(why).to_have_text("the job is waiting for capacity")
+
 
 async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
     job = await executor(workflow="keys").submit(tasks.hold, str(gate), 3)
@@ -128,8 +177,11 @@ async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
     await expect(result).to_have_attribute("data-outcome", "ending")
     await expect(page.get_by_role("dialog")).to_have_count(0)
     await wait_for_states(page, {job.id: "CANCELLED"})
+    await expect(row(page, job.id).locator(".why")).to_have_text("too dear")
     await expect(result).to_contain_text("cancelled")  # as it changes, and not a second dialog
     await expect(page.get_by_test_id("cancellations-summary")).to_have_text("1 cancelled")
+    card = page.get_by_role("navigation", name="Workflows").locator("[data-workflow=keys]")
+    await expect(card).to_contain_text("1 cancelled")
     assert "too dear" in (await job.detail()).reason
     await tab_to(page.get_by_role("button", name="Close", exact=True).last)
     await keys.press("Enter")

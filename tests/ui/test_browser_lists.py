@@ -24,6 +24,16 @@ _SCRIPT = (
     "sleep 0.$((AWS_BATCH_JOB_ARRAY_INDEX % 4)); "
     "if [ $((AWS_BATCH_JOB_ARRAY_INDEX % 10)) = 3 ]; then exit 7; fi"
 )
+#: Record the texts that are drawn on a canvas, which contains no elements.
+_RECORD_DRAWN = """() => {
+  window.drawn = new Set();
+  const {prototype} = CanvasRenderingContext2D;
+  const draw = prototype.fillText;
+  prototype.fillText = function (text, ...place) {
+    drawn.add(`${text} ${this.font.startsWith("bold") ? "bold" : ""}`);
+    draw.call(this, text, ...place);
+  };
+}"""
 _IN_SIGHT = """element => {
   const {left, right} = element.getBoundingClientRect();
   return left >= 0 && right <= innerWidth;
@@ -73,11 +83,14 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     await open_run(page, "crowd")
     await wait_for_states(page, {array: "FAILED"})
 
-    timeline = page.get_by_role("main").locator(".timeline")
+    timeline = page.get_by_role("region", name="Workflow").locator(".timeline")
     await expect(timeline).to_have_attribute("data-crowd", "true")
     await expect(page.get_by_test_id("timeline-summary").first).to_contain_text(f"{_SIZE} tasks")
     durations = timeline.locator("[data-testid=histogram][data-label=Duration]")
     await expect(durations).to_contain_text(f"of {_SIZE} tasks")
+    await expect(durations).to_contain_text(re.compile("median 0.[0-9] s"))
+    legend = timeline.get_by_test_id("timeline-legend").get_by_role("listitem")
+    await expect(legend).to_have_text(["Running at a time", "Failed"])  # what the curve draws
     bars = await durations.locator(".bins > span").evaluate_all(
         "bars => bars.map(bar => Number(/(\\d+) tasks?$/.exec(bar.title)[1]))"
     )
@@ -86,7 +99,7 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     await timeline.locator("canvas").hover()
     await expect(page.get_by_test_id("timeline-tip").first).to_contain_text("waited")
 
-    reason = page.get_by_role("main").get_by_test_id("reason")
+    reason = page.get_by_role("region", name="Workflow").get_by_test_id("reason")
     await expect(reason).to_have_count(1)
     await expect(reason).to_contain_text(re.compile(r"^11 \S .*exit code 7"))
     await expect(page.get_by_test_id("run-hours")).to_have_text(
@@ -101,6 +114,8 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     await expect(
         states.get_by_role("button", name=re.compile("Succeeded 1[0-9][0-9]"))
     ).to_be_visible()
+    summary = page.get_by_test_id("timeline-summary").first
+    await expect(summary).to_contain_text(re.compile(r"at most \d+ runs? at a time"))
     await expect(row(page, array).locator(".cell.workflow")).to_have_text("crowd")
     await expect(page.get_by_role("columnheader", name="Started")).to_be_visible()
     both = array, sidecar
@@ -116,9 +131,28 @@ async def test_many_tasks_are_drawn_as_histogram(open_page, submit):
     await narrow.evaluate("location.hash = '#/all'")
     failed = narrow.get_by_role("group", name="States").get_by_role("button", name="Failed 11")
     assert await failed.evaluate(_IN_SIGHT)
+    assert 20 < (await failed.get_by_text("Failed").bounding_box())["width"]
     why = row(narrow, array).locator(".why")
     assert await why.evaluate(_IN_SIGHT)
     assert 250 < (await why.bounding_box())["width"]
+
+
+async def test_timeline_names_rows_and_open_task(open_page, submit):
+    array = submit("exit 0", size=90, workflow="rows")
+    page = await open_page()
+    await page.evaluate(_RECORD_DRAWN)
+    await open_run(page, "rows")
+    await until_async(lambda: page.evaluate("drawn.has('task[0] ')"))
+    assert not await page.evaluate("drawn.has('task[1] ')")  # no room
+    await wait_for_states(page, {array: "SUCCEEDED"})
+
+    await page.evaluate("where => { location.hash = where }", f"#/job/{array}:1")
+
+    await until_async(lambda: page.evaluate("drawn.has('task[1] bold')"))
+    await expect(row(page, array)).to_have_attribute("aria-current", "true")
+    await page.get_by_role("button", name="Show tasks").click()
+    await expect(row(page, f"{array}:1")).to_have_attribute("aria-current", "true")
+    assert not await row(page, array).get_attribute("aria-current")
 
 
 async def test_runs_are_grouped_by_workflow(open_page, submit, new_run):
@@ -157,10 +191,16 @@ async def test_lists_show_arguments_and_errors(executor, open_page):
     page = await open_page()
     await open_run(page, "reasons")
 
-    reason = page.get_by_role("main").get_by_test_id("reason")
+    reason = page.get_by_role("region", name="Workflow").get_by_test_id("reason")
     await expect(reason).to_have_count(1)
     await expect(reason).to_contain_text(re.compile(r"^3 \S ValueError: singular matrix"))
     await expect(reason).to_contain_text("settle(")
+    example = reason.get_by_role("link", name="Show one")
+    assert "underline" == await example.evaluate("a => getComputedStyle(a).textDecorationLine")
+    await page.get_by_role("button", name="Retry 3 failed…").click()
+    dialog = page.get_by_role("dialog", name="Retry")
+    await expect(dialog.get_by_role("button", name="Retry 3 tasks")).to_be_visible()
+    await dialog.get_by_role("button", name="Cancel").click()
     parent = sweep.job_ids[0]
     await page.get_by_role("button", name="Show tasks").click()
     second = row(page, f"{parent}:1")
@@ -204,3 +244,24 @@ async def test_failed_task_is_retried_with_options(executor, open_page, tmp_path
     await expect(page.get_by_role("complementary", name="Task")).to_contain_text("2 GiB")
     await older.click()
     await expect(page.get_by_role("link", name=newer[:8])).to_be_visible()
+
+
+async def test_failed_tasks_of_jobs_are_retried(executor, open_page, tmp_path):
+    file = tmp_path / "wanted"
+    on = executor(workflow="several")
+    jobs = [await on.submit(tasks.need, str(file)) for _ in range(2)]
+    page = await open_page()
+    await open_run(page, "several")
+    await wait_for_states(page, {job.id: "FAILED" for job in jobs})
+    file.write_text("here by now")
+
+    await page.get_by_role("button", name="Retry 2 failed…").click()
+    dialog = page.get_by_role("dialog", name="Retry")
+    await expect(dialog.get_by_test_id("retry-sentence")).to_have_text("2 failed tasks of 2 jobs")
+    await dialog.get_by_test_id("retry-send").click()
+
+    await expect(dialog).to_be_hidden()
+    await expect(page.get_by_test_id("retry-of")).to_be_visible()
+    for job in jobs:
+        await page.evaluate("where => { location.hash = where }", f"#/job/{job.id}")
+        await expect(page.get_by_text("Retried as")).to_be_visible()

@@ -91,6 +91,7 @@ async def test_views_fit_and_are_readable(open_page, views, name, options):
         await page.evaluate("where => { location.hash = where }", fragment)
         for shown in _SHOWN[view]:
             await _read_well(page.get_by_test_id(shown).first, options)
+        await expect(page.get_by_role("main")).to_be_visible()
         assert [] == await page.evaluate(SCROLLS_SIDEWAYS), view
 
 
@@ -107,6 +108,7 @@ async def test_many_jobs_need_few_elements(open_page, views, served):
     answer = await page.request.get(f"{served.url}/api/jobs/{job_id}", headers=served.headers)
     job = (await answer.json())["job"]
     # One real job with 10,000 IDs, because submitting 10,000 jobs would take minutes.
+    job |= {"started_at": "2026-11-12T10:00:00Z", "stopped_at": "2026-11-12T10:59:59Z"}
     jobs = [{**job, "id": f"job-{number}"} for number in range(_MANY)]
     told = "".join(
         f"event: jobs\ndata: {json.dumps({'jobs': jobs[at : at + 500]})}\n\n"
@@ -115,11 +117,17 @@ async def test_many_jobs_need_few_elements(open_page, views, served):
     await page.route(
         "**/api/events*", lambda route: route.fulfill(content_type="text/event-stream", body=told)
     )
+    header = page.get_by_role("banner")
+    height = (await header.bounding_box())["height"]
     await page.reload()
 
     await page.get_by_role("link", name="All tasks 10,000").click()
+    assert height == (await header.bounding_box())["height"]
     first, last = row(page, "job-0"), row(page, f"job-{_MANY - 1}")
     await first.or_(last).wait_for()
+    duration = first.or_(last).locator(".cell.ran")
+    await expect(duration).to_have_text("59 min 59 s")
+    assert await duration.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
     if await last.count():
         first, last = last, first
     await page.get_by_role("treegrid", name="Tasks").focus()
@@ -128,6 +136,26 @@ async def test_many_jobs_need_few_elements(open_page, views, served):
     await last.wait_for()
     await expect(first).to_have_count(0)
     assert await page.evaluate(_ELEMENTS) < _MOST_ELEMENTS
+
+
+async def test_small_cpu_share_is_hidden(open_page):
+    page = await open_page()
+    read = """async usage => (await import("/static/facts.js"))
+      .usageSection({record: {vcpu: 1, memory_mib: 1024}, usage})
+      .map(part => part.textContent).join()"""
+    assert "Avg. CPU" not in await page.evaluate(read, {"wall_s": 100, "cpu_s": 0.9})
+    assert "Avg. CPU0.50 of 1 vCPU" in await page.evaluate(read, {"wall_s": 100, "cpu_s": 50})
+
+
+async def test_hours_have_cost_with_prices(open_page):
+    page = await open_page()
+    read = """async vcpu_hour => {
+      const {inHours, setPrices} = await import("/static/resource_hours.js");
+      setPrices({vcpu_hour, gb_hour: 0});
+      return inHours({vcpu: 3, gb: 6});
+    }"""
+    assert "3 vCPU-hours, 6 GB-hours" == await page.evaluate(read, 0)
+    assert "3 vCPU-hours, 6 GB-hours, $1.50" == await page.evaluate(read, 0.5)
 
 
 async def test_missing_token_opens_token_form(open_page, served):

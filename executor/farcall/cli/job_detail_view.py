@@ -15,7 +15,7 @@ from farcall.client.console import Console
 from farcall.engine.session import this_user
 from farcall.model.names import counted
 from farcall.model.terminal import in_a_line, shown
-from farcall.operations import json_view
+from farcall.operations import costs, json_view
 from farcall.operations.catalog import Entry
 from farcall.payload.tracebacks import with_source
 
@@ -26,8 +26,8 @@ _MOST_GROUPS = 5
 _MIB = 2**20
 
 
-def show(entry: Entry, view: Mapping[str, Any]) -> None:
-    """Print a job's details."""
+def show(entry: Entry, view: Mapping[str, Any], cost: float | None) -> None:
+    """Print a job's details, with its cost in dollars if it is known."""
     out = Console()
     prompt = "$ " if entry.is_command else ""
     title = Text.assemble(prompt, (in_a_line(entry.function), "bold"))
@@ -44,7 +44,7 @@ def show(entry: Entry, view: Mapping[str, Any]) -> None:
         _what(entry, view),
         _times(entry, view),
         _nodes(view),
-        _means(view),
+        _means(view, cost),
         _places(view),
     ):
         known = [(label, value) for label, value in lines if value]
@@ -181,7 +181,7 @@ def _span(each: Mapping[str, Any]) -> tuple[datetime | None, str]:
     return begin, tables.span((end - begin).total_seconds())
 
 
-def _means(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _means(view: Mapping[str, Any], cost: float | None) -> Iterator[tuple[str, str]]:
     job = view["job"]
     requested = f"{job['vcpu']:g} vCPU, {job['memory_mib']} MiB"
     if job["gpus"]:
@@ -200,6 +200,7 @@ def _means(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             )
             + (f" of {limit / _MIB:.0f}" if limit else ""),
         )
+    yield "Cost", "" if cost is None else costs.dollars(cost)
     if len(job["groups"]) < 2:
         yield "Image", in_a_line(job["image"])
         yield "Command", in_a_line(shlex.join(job["command"]))

@@ -31,7 +31,7 @@ from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted
-from farcall.operations import describe, explain, json_view
+from farcall.operations import costs, describe, explain, json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
 from farcall.operations.reasons import Reasons, child_of
@@ -363,15 +363,16 @@ def describe_job(reference: str | None, *, as_json: bool) -> None:
     name, which means the newest job of that name; by default the newest job. An
     array task is <array job>:<index>, a node <job>#<index>.
     """  # noqa: D301  # click's marker for preformatted lines
-    entry, view = asyncio.run(_overview(reference))
+    settings, entry, view = asyncio.run(_overview(reference))
     if as_json:
         print_json(view)
     else:
-        job_detail_view.show(entry, view)
+        cost = costs.cost(entry.detail, settings, datetime.now(timezone.utc))
+        job_detail_view.show(entry, view, cost)
 
 
-async def _overview(reference: str | None) -> tuple[Entry, dict[str, object]]:
+async def _overview(reference: str | None) -> tuple[Settings, Entry, dict[str, object]]:
     settings, session = await opened()
     job_id = await references.job_id(settings, session, reference)
     entry = await references.described(session, job_id)
-    return entry, await describe.of(session, entry)
+    return settings, entry, await describe.of(session, entry)

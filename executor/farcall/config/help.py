@@ -129,8 +129,7 @@ GROUPS = {
     "Credentials": ("profile", "region", "credentials"),
     "Names, tags and records": (
         *("workflow", "tags", "priority", "share_identifier", "ui_url", "keep_artifacts"),
-        "store_call_summaries",
-        "job_definition_extra",
+        *("store_call_summaries", "vcpu_hour_price", "gb_hour_price", "job_definition_extra"),
     ),
     "Output": ("log_level", "output"),
     "Kubernetes": (

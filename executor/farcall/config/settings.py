@@ -205,6 +205,8 @@ class CommandOptions(TypedDict, total=False):
     store_call_summaries: bool
     workflow: str
     ui_url: str
+    vcpu_hour_price: float
+    gb_hour_price: float
     kubeconfig: str | os.PathLike[str]
     context: str
     namespace: str
@@ -332,6 +334,9 @@ class Settings(BaseModel):
             characters; empty for the script's, and in Covalent for the lattice's.
         ui_url: Address of the web UI that ``farcall ui`` serves. Covalent's own UI shows it with
             an electron's executor.
+        vcpu_hour_price: Price of a vCPU-hour in dollars, at least 0, with which ``farcall
+            describe`` and the web UI show the cost of jobs; 0 for none.
+        gb_hour_price: Price of a GB-hour of memory for it, at least 0.
         kubeconfig: Path of the kubeconfig; empty for ``KUBECONFIG``, else ``~/.kube/config``, else
             the pod's service account.
         context: Context of the kubeconfig; empty for its current one.
@@ -420,6 +425,8 @@ class Settings(BaseModel):
     store_call_summaries: bool = True
     workflow: str = Field("", max_length=128)
     ui_url: str = Field("http://127.0.0.1:8750", pattern=r"^(https?://[^\s#]+|)$")
+    vcpu_hour_price: Annotated[float, Number] = Field(0, ge=0, allow_inf_nan=False)
+    gb_hour_price: Annotated[float, Number] = Field(0, ge=0, allow_inf_nan=False)
     kubeconfig: Annotated[_OnKubernetes, PathText] = ""
     context: _OnKubernetes = ""
     namespace: _OnKubernetes = Field("", pattern=rf"^({LABEL}|)$")

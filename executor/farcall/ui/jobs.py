@@ -327,6 +327,16 @@ def _is_moving(entry: Entry | None) -> bool:
     )
 
 
+def waits_for(job: JobDetail) -> str:
+    """Return what a job that has not started, or an array's RUNNABLE tasks, wait for."""
+    status = JobStatus.RUNNABLE if counts(job).get(JobStatus.RUNNABLE.value) else job.status
+    # Batch reports PENDING for an array until all of its tasks have finished.
+    is_unknown = bool(job.array_size) and status is JobStatus.PENDING
+    if is_unknown or status is JobStatus.RUNNING or status.is_final:
+        return ""
+    return replace(job, status=status).waiting()[0]
+
+
 def counts(array: JobDetail) -> dict[str, int]:
     """Return the number of array tasks per status, without zeros."""
     return {status: count for status, count in array.status_summary.items() if count}

@@ -19,10 +19,10 @@ from farcall.model.jobs import JobDetail
 from farcall.model.output import LogLine
 from farcall.operations import cancel, json_view, retry
 from farcall.operations.cancel import Cancelled
-from farcall.operations.catalog import Query
+from farcall.operations.catalog import Entry, Query
 from farcall.operations.retry import Again
 from farcall.ui.guard import as_json
-from farcall.ui.jobs import Jobs
+from farcall.ui.jobs import Jobs, waits_for
 from farcall.ui.parts import OpenJobs
 from farcall.ui.watchers import Account, Feed, K, Watcher
 
@@ -156,6 +156,10 @@ class Site:
             "read_only": self.options.read_only,
             "covalent": covalent.address if covalent is not None else "",
             "console": session.aws.has_console,
+            "prices": {
+                "vcpu_hour": self.settings.vcpu_hour_price,
+                "gb_hour": self.settings.gb_hour_price,
+            },
             "since": json_view.moment(self.jobs.since),
         }
 
@@ -166,11 +170,15 @@ class Site:
 
         def view(job_ids: list[str]) -> dict[str, Any]:
             known = filter(None, map(self.jobs.get, job_ids))
-            return {"jobs": [json_view.job(self.jobs.summaries.filled(entry)) for entry in known]}
+            return {"jobs": [self._job(entry) for entry in known]}
 
         with self.jobs.listen_since(since) as feed:
             async for piece in _events(self.jobs, feed, "jobs", _JOBS, view):
                 yield piece
+
+    def _job(self, entry: Entry) -> dict[str, Any]:
+        view = json_view.job(self.jobs.summaries.filled(entry))
+        return view | {"waits_for": waits_for(entry.detail)}
 
     async def child_events(self, whole: JobDetail) -> AsyncGenerator[bytes, None]:
         """Yield an array's tasks or a job's nodes, then each changed one."""

@@ -41,7 +41,7 @@ async def test_task_events_follow_its_states(page, executor, tmp_path):
         await screen.until(lambda: screen.has(job.id, "SUCCEEDED"))
         assert 1 == screen.jobs[job.id]["attempts"]
         found = await get(page, f"/api/jobs/{job.id}")
-        assert screen.jobs[job.id] == found["job"]
+        assert screen.jobs[job.id] == {**found["job"], "waits_for": ""}
         assert "returned" == found["explanation"]["kind"]
         assert [1] == [attempt["attempt"] for attempt in found["attempts"]]
         assert (None, {}) == (found["position"], found["links"])

@@ -7,10 +7,12 @@ import { Detail } from "./detail.js";
 import { openHelp, themeButton, tokenForm } from "./dialogs.js";
 import { frame, h, icon, setAttr, setText } from "./dom.js";
 import { controls, wanted } from "./filters.js";
-import { count, isOver, ms } from "./format.js";
+import { count, isOver, many, ms } from "./format.js";
 import { cancellations, forgetCancellations } from "./cancellations.js";
 import { MainView } from "./mainview.js";
 import { listenForKeys } from "./keys.js";
+import { openRetryFailed } from "./retry.js";
+import { setPrices } from "./resource_hours.js";
 import { isNode, jobHash, partsOfId } from "./rows.js";
 import { runHash, runsList } from "./runs.js";
 import { store } from "./store.js";
@@ -51,6 +53,7 @@ async function start() {
     document.body.append(failed);
     return;
   }
+  setPrices(about.prices);
   page = build(about);
   document.body.prepend(page.element);
   route();
@@ -59,21 +62,21 @@ async function start() {
 
 function build(about) {
   const status = h("span.live", { role: "status", "aria-label": "Connection" });
-  const requests = h("span.requests", { data: { testid: "requests" } });
   const alert = h("div.banner-error", { role: "alert", hidden: true, data: { testid: "banner-error" } });
   const filters = controls({ change: () => frame(update), since: listen }, ms(about.since));
   const runs = runsList();
   const open = (task) => (location.hash = task.run?.jobs ? runHash(task.run) : jobHash(task.id));
-  const main = new MainView({ open, cancelRun, cancelTasks: (tasks) => cancelTasks(tasks, () => main.table.clear()), watch: () => frame(watchShown), readOnly: about.read_only });
+  const retry = (jobs) => openRetryFailed(jobs, (id) => (location.hash = jobHash(id)));
+  const main = new MainView({ open, cancelRun, cancelTasks: (tasks) => cancelTasks(tasks, () => main.table.clear()), retry: about.read_only ? null : retry, watch: () => frame(watchShown), readOnly: about.read_only });
   const detail = new Detail({ open, close: closeTask, cancel: (task) => cancelTasks([task]), readOnly: () => about.read_only });
   const where = [about.region, ...about.queues].filter(Boolean).join(" · ");
   const element = h("div.page", {},
     h("header.top-bar", { role: "banner" },
       h("div.top-line", {}, h("h1.brand", {}, h("a", { href: "#/" }, "farcall")), h("bdi.where", { text: where, title: where }),
         about.read_only ? h("span.badge", { data: { testid: "read-only" } }, "Read-only") : null,
-        h("span.gap"), requests, status, themeButton(), h("button.plain", { type: "button", "aria-label": "Help", title: "Help (?)", on: { click: openHelp } }, icon("help"))),
+        h("span.gap"), status, themeButton(), h("button.plain", { type: "button", "aria-label": "Help", title: "Help (?)", on: { click: openHelp } }, icon("help"))),
       h("div.filter-line", {}, filters.states, filters.choices)),
-    alert, h("div.columns", {}, runs.element, main.element, detail.element), cancellations);
+    alert, h("main.columns", {}, runs.element, main.element, detail.element), cancellations);
   const shown = () => (place.job && !detail.element.hidden ? [detail.task()] : []).filter(Boolean);
   /** Opens the cancel dialog for the selected tasks, the task in the panel, or else the run. */
   const cancel = () => {
@@ -82,7 +85,7 @@ function build(about) {
     if (tasks) cancelTasks(tasks, () => main.table.clear());
     else if (main.scope?.left) cancelRun(main.scope);
   };
-  return { element, about, status, requests, alert, filters, runs, main, detail, cancel };
+  return { element, about, status, alert, filters, runs, main, detail, cancel };
 }
 
 // Follows the jobs from now on, as far back as requested.
@@ -100,7 +103,7 @@ function listen() {
     state({ loading, error, requests }) {
       live.loading = loading;
       live.error = error ?? "";
-      if (page && requests) setText(page.requests, `${count(requests.last_minute)} requests in the last minute`);
+      if (page && requests) setAttr(page.status, "title", `${many(requests.last_minute, "request")} in the last minute`);
       say(loading ? "Loading…" : error ? "Out of date" : "Live");
       if (loading || !fresh) return;
       fresh = false;
@@ -167,7 +170,7 @@ function route() {
   document.body.dataset.view = place.view;
   forgetCancellations();
   page.detail.show(place.job);
-  page.main.table.mark(place.job);
+  page.main.mark(place.job);
   frame(update);
 }
 

@@ -3,7 +3,7 @@
 import { follow, path } from "./api.js";
 import { frame } from "./dom.js";
 import { groupOf, isOver } from "./format.js";
-import { partCount, why } from "./rows.js";
+import { partCount, partsOfId, why } from "./rows.js";
 import { store } from "./store.js";
 
 const arrays = new Map();
@@ -47,6 +47,17 @@ function hasAll(array, job) {
   return array.list.filter(Boolean).length === partCount(job);
 }
 
+/** Records the final state of a job, array task or node. */
+export function learnEnded(id, state) {
+  store.learnEnded(id, state);
+  const [parent, index] = partsOfId(id);
+  const task = index && childrenOf(parent).list[Number(index)];
+  if (!task || task.state === store.stateOf(id, task.reported)) return;
+  Object.assign(task, { state, group: groupOf(state), changed: task.changed + 1 });
+  arrays.get(parent).version += 1;
+  frame(tell);
+}
+
 /** Forgets all tasks, for example after a change of the token. */
 export function forgetChildren() {
   watch([]);
@@ -56,7 +67,7 @@ export function forgetChildren() {
 // A node may run again, in another attempt of its job.
 function isWhole(array, job) {
   const ended = job.array_size || isOver(job.group);
-  return ended && hasAll(array, job) && array.list.every((one) => isOver(one.group) && !one.unread);
+  return ended && hasAll(array, job) && array.list.every((one) => isOver(groupOf(one.reported)) && !one.unread);
 }
 
 function start(array, job) {
@@ -90,8 +101,10 @@ function start(array, job) {
 
 // A child as the table and the timeline want it: like a job, with what is its array's.
 function child(job, said, known) {
+  const id = `${job.id}${job.array_size ? ":" : "#"}${said.i}`;
+  const state = store.stateOf(id, said.s);
   const task = Object.assign(known ?? {}, {
-    id: `${job.id}${job.array_size ? ":" : "#"}${said.i}`,
+    id,
     index: said.i,
     parent: job.id,
     array: job,
@@ -100,8 +113,9 @@ function child(job, said, known) {
     workflow: job.workflow,
     time_limit_s: job.time_limit_s,
     label: `${job.function}[${said.i}]`,
-    state: said.s,
-    group: groupOf(said.s),
+    state,
+    reported: said.s,
+    group: groupOf(state),
     created: said.c ?? job.created,
     started: said.b,
     stopped: said.e,

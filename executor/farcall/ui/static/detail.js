@@ -1,7 +1,7 @@
 // The panel of one task: failure reason, output, and for an array its tasks.
 
 import { get, path } from "./api.js";
-import { childrenOf } from "./children.js";
+import { childrenOf, learnEnded } from "./children.js";
 import { fill, h, icon, setAttr, setText } from "./dom.js";
 import { count, groupOf, inWords, isOver, many, ms, span } from "./format.js";
 import { attemptsSection, jobSection, soFar, timesSection, usageSection, whySection } from "./facts.js";
@@ -16,6 +16,9 @@ import { Timeline } from "./timeline.js";
 
 // Interval between requests for an unfinished task: its place in the queue changes without a new state.
 const AGAIN_MS = 10000;
+
+// The final state that each kind of explanation means. A result is stored before the platform reports it.
+const ENDED = { returned: "SUCCEEDED", failed: "FAILED", cancelled: "CANCELLED" };
 
 export class Detail {
   /** @param {object} on `close()`, `cancel(job)`, `open(job)`; `readOnly()` returns whether canceling is disabled */
@@ -110,7 +113,12 @@ export class Detail {
       panel.hidden = one !== key;
     }
     this.output.show(key === "output" && !this.whole() ? this.id : null);
+    this._failOutput();
     this.update();
+  }
+
+  _failOutput() {
+    if (this.said) this.output.fail(this.said.explanation.traceback);
   }
 
   /** Stops following while the panel is hidden, and follows again. */
@@ -196,9 +204,13 @@ export class Detail {
     const first = !this.said;
     this.said = said;
     const { job } = said;
+    const ended = ENDED[said.explanation.kind];
+    if (ended && !job.array_size) learnEnded(job.id, ended);
+    job.state = store.stateOf(job.id, job.state);
     const by = this.task()?.by ?? countsOf(job);
     this.told = { ...job, by, size: job.array_size || 1, group: groupOf(job.state), created: ms(job.created_at), started: ms(job.started_at), stopped: ms(job.stopped_at), parent: job.parent || undefined };
     const given = { record: job, explanation: said.explanation, attempts: said.attempts, position: said.position, links: said.links, electron: said.electron, retries: said.retries ?? [], usage: said.usage ?? said.explanation?.usage };
+    this._failOutput();
     if (first) fill(this.overview);
     const kind = said.explanation?.kind ?? "";
     this._part("why", whySection, given).dataset.kind = kind;

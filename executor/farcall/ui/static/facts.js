@@ -54,7 +54,8 @@ export function usageSection({ record, usage }) {
   if (usage?.peak_memory_bytes && limit) rows.push(meter("Peak memory", usage.peak_memory_bytes / limit, `${bytes(usage.peak_memory_bytes)} of ${bytes(limit)}`));
   if (usage?.wall_s && record.vcpu) {
     const busy = usage.cpu_s / usage.wall_s;
-    rows.push(meter("Avg. CPU", busy / record.vcpu, `${busy.toFixed(2)} of ${record.vcpu} vCPU`));
+    const share = busy / record.vcpu;
+    if (share >= 0.01) rows.push(meter("Avg. CPU", share, `${busy.toFixed(2)} of ${record.vcpu} vCPU`));
   }
   const limits = pairs([
     ["Requested", [record.vcpu && `${record.vcpu} vCPU`, asked && bytes(asked), record.gpus && many(record.gpus, "GPU")].filter(Boolean).join(", ")],
@@ -68,13 +69,13 @@ export function usageSection({ record, usage }) {
 export function soFar() {
   const hours = h("p", { data: { testid: "hours" } });
   const time = h("div");
-  const element = h("section.part", {}, h("h3", {}, "So far"), time, hours);
+  const element = h("section.part", {}, h("h3"), time, hours);
   let shown = "";
   return {
     element,
     update(task, now) {
       const { vcpu, gb, left } = hoursOf([task], now);
-      setText(element.firstChild, isOver(task.group) ? "Total" : "So far");
+      setText(element.firstChild, isOver(task.group) ? "Resource use" : "Resource use so far");
       setText(hours, `${inHours({ vcpu, gb })}${left ? ", without tasks that are not loaded yet" : ""}`);
       element.hidden = !vcpu && !gb;
       const limit = task.group === "running" && task.time_limit_s ? task.time_limit_s * 1000 : 0;

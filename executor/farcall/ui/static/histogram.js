@@ -34,9 +34,9 @@ export function histogram(label, said) {
         bin.style.setProperty("height", `${n ? Math.max(3, (100 * n) / most) : 0}%`);
         return bin;
       }));
-      setAttr(bars, "aria-label", `${label}: from ${said(found.low)} to ${said(found.high)}, half of them at most ${said(found.median)}; at most ${count(most)} alike`);
+      setAttr(bars, "aria-label", `${label}: from ${said(found.low)} to ${said(found.high)}, median ${said(found.median)}; at most ${count(most)} alike`);
       setText(low, said(found.low));
-      setText(median, `half up to ${said(found.median)}`);
+      setText(median, `median ${said(found.median)}`);
       setText(high, said(found.high));
     },
   };

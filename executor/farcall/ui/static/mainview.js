@@ -19,7 +19,7 @@ const MOST_DRAWN = 20000;
 const MOST_READ = 10;
 
 export class MainView {
-  /** @param {object} on `open(task)`, `cancelRun(run)`, `cancelTasks(tasks)`, `watch()`; `readOnly` */
+  /** @param {object} on `open(task)`, `cancelRun(run)`, `cancelTasks(tasks)`, `retry(jobs)` or null, `watch()`; `readOnly` */
   constructor(on) {
     this.on = on;
     this.scope = "all";
@@ -32,11 +32,11 @@ export class MainView {
     this.timeline = new Timeline({ open: on.open, tallest: () => Math.max(110, Math.min(260, this.element.clientHeight * 0.34)) });
     this.fold = h("button.fold", { type: "button", "aria-expanded": "true" }, icon("chevron"), "Timeline");
     this.fold.addEventListener("click", () => this._fold(this.fold.getAttribute("aria-expanded") === "true"));
-    this.reasons = reasonsSection();
+    this.reasons = reasonsSection(on.retry);
     this.note = h("div.empty", { hidden: true });
     this.box = h("section.box", {}, this.fold, this.timeline.element);
     const back = h("a.back", { href: "#/" }, icon("back"), "Workflows");
-    this.element = h("main.main", { tabindex: "-1" });
+    this.element = h("section.main", { tabindex: "-1", "aria-label": "Workflow" });
     this.table = new TaskTable(this.element, { open: on.open, expand: on.watch, choose: () => this._chose() });
     this.selection = selectionBar({ cancel: on.readOnly ? null : () => on.cancelTasks(this.table.chosenTasks()), clear: () => this.table.clear() });
     this.head = h("header.main-head", {}, back, h("div.main-top", {}, h("div", {}, this.title, this.ids), this.cancel), this.about, this.bar.element, this.hours);
@@ -64,6 +64,12 @@ export class MainView {
     if (this.scope === "all" || this.folded) return opened;
     const arrays = this.jobs().filter((job) => job.array_size);
     return arrays.length <= MOST_READ ? [...new Set([...opened, ...arrays])] : opened;
+  }
+
+  /** Highlights the task that the panel shows. */
+  mark(id) {
+    this.table.mark(id);
+    this.timeline.mark(id);
   }
 
   /** Updates the view. */
@@ -155,10 +161,12 @@ function drawnRuns() {
     created: run.created,
     started: Number.isFinite(run.started) ? run.started : begun(run.counts, run.created),
     stopped: run.left ? null : run.stopped,
-    group: run.left ? "running" : run.counts.failed ? "failed" : run.counts.cancelled ? "cancelled" : "succeeded",
+    group: run.left ? furthest(run.counts) : run.counts.failed ? "failed" : run.counts.cancelled ? "cancelled" : "succeeded",
     mark: run.counts.failed ? "failed" : undefined,
   }));
 }
+
+const furthest = (counts) => ["running", "starting", "waiting"].find((group) => counts[group]);
 
 // Batch does not report when an array's first task started, so it is drawn from its submission.
 const begun = (counts, created) => (counts.running + counts.succeeded + counts.failed ? created : null);

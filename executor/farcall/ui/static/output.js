@@ -2,10 +2,12 @@
 
 import { follow, path } from "./api.js";
 import { h, icon, setAttr, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, ms } from "./format.js";
 import { Lines, MOST_LINES } from "./lines.js";
 import { Pane } from "./pane.js";
 import { copy, remember, remembered } from "./parts.js";
+
+const isError = ({ stream }) => stream === "stderr" || stream === "traceback";
 
 export class Output {
   constructor() {
@@ -45,7 +47,21 @@ export class Output {
   show(id) {
     if (id === this.id) return;
     this.id = id;
+    this.traceback = "";
     this._ask();
+  }
+
+  /** Appends the traceback of a failed task to its complete output. */
+  fail(traceback) {
+    this.traceback = traceback;
+    this._appendTraceback();
+  }
+
+  _appendTraceback() {
+    if (!this.over || !this.traceback || this.isAppended) return;
+    this.isAppended = true;
+    this._flush();
+    this._take(this.traceback.trimEnd().split("\n").map((text) => ({ text, stream: "traceback", attempt: 0, at: null })));
   }
 
   /** Stops reading while the output is hidden, and reads again. */
@@ -56,7 +72,7 @@ export class Output {
   }
 
   _ask() {
-    this.over = false;
+    this.over = this.isAppended = false;
     this.stream?.close();
     this.stream = null;
     this.again.hidden = true;
@@ -83,6 +99,7 @@ export class Output {
         this.again.hidden = !error;
         for (const pane of this.panes) setText(pane.empty, error ? "" : "No output.");
         this._say();
+        if (!error) this._appendTraceback();
       },
       broken: (error) => {
         this.state = error.message;
@@ -100,7 +117,10 @@ export class Output {
   }
 
   _flush() {
+    clearTimeout(this.timer);
     this.timer = null;
+    // stdout and stderr arrive one after the other; a stream's own lines are in order already.
+    if (this.pending.every((line) => line.at)) this.pending.sort((a, b) => a.attempt - b.attempt || ms(a.at) - ms(b.at));
     const taken = this.lines.take(this.pending);
     this.pending = [];
     for (const pane of this.panes) pane.add(taken.filter((line) => pane.takes(line)));
@@ -117,7 +137,7 @@ export class Output {
   _build() {
     const make = (name, takes) => Object.assign(new Pane(name, MOST_LINES, (on) => this._follow(on, false)), { takes });
     this.panes = this.side
-      ? [make("stdout", (line) => line.stream !== "stderr"), make("stderr", (line) => line.stream === "stderr")]
+      ? [make("stdout", (line) => !isError(line)), make("stderr", isError)]
       : [make("Output", () => true)];
     this.space.replaceChildren(...this.panes.map((pane) => pane.element));
     this.space.classList.toggle("side", this.side);

@@ -18,7 +18,7 @@ export class Pane {
     this.size = 0;
     this.blocks = h("div.blocks");
     this.empty = h("p.note", {}, "No output yet.");
-    this.live = h("div.live");
+    this.live = h("div");
     this.scroller = h("div.pane-lines", { role: "log", "aria-label": name, "aria-live": "off", tabindex: "0" }, this.blocks, this.live, this.empty);
     this.total = h("span.quiet");
     this.element = h("section.pane", {}, h("div.pane-head", {}, h("span", { text: name }), this.total), this.scroller);

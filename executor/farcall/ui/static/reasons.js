@@ -1,7 +1,7 @@
 // Failure reasons, grouped by equal text, the most frequent first.
 
 import { childrenOf } from "./children.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, setText } from "./dom.js";
 import { count, many } from "./format.js";
 import { name } from "./parts.js";
 import { jobHash, why } from "./rows.js";
@@ -33,14 +33,24 @@ export function reasonsOf(jobs) {
 // Messages that differ only in numbers count as equal.
 const alike = (text) => text.replace(/0x[0-9a-f]+/gi, "#").replace(/(?<![a-z])\d+(\.\d+)?/gi, "#");
 
-/** Makes the section; `update(jobs)` shows the failure reasons of these jobs. */
-export function reasonsSection() {
+/**
+ * Makes the section; `update(jobs)` shows the failure reasons of these jobs.
+ * @param {function|null} retry called with the jobs whose failed tasks the user wants to retry;
+ *   without it, there is no button
+ */
+export function reasonsSection(retry = null) {
   const list = h("ul.failed-children");
-  const element = h("section.reasons", { "aria-label": "Why tasks failed", hidden: true, data: { testid: "reasons" } }, h("h3", {}, "Why tasks failed"), list);
+  const button = h("button.small", { type: "button", hidden: true, on: { click: () => retry(failed) } });
+  const head = h("div.section-head", {}, h("h3", {}, "Why tasks failed"), button);
+  const element = h("section.reasons", { "aria-label": "Why tasks failed", hidden: true, data: { testid: "reasons" } }, head, list);
   let shown = "";
+  let failed = [];
   return {
     element,
     update(jobs) {
+      failed = jobs.filter((job) => job.by.failed && job.kind !== "command");
+      button.hidden = !retry || !failed.length;
+      setText(button, `Retry ${count(failed.reduce((sum, job) => sum + job.by.failed, 0))} failed…`);
       const reasons = reasonsOf(jobs);
       const state = JSON.stringify(reasons);
       if (state === shown) return;

@@ -4,6 +4,7 @@ import { childrenOf } from "./children.js";
 import { ran } from "./rows.js";
 
 const HOUR_MS = 3600000;
+const DOLLARS = new Intl.NumberFormat("en", { style: "currency", currency: "USD" });
 
 /** Returns the resources of a job, an array task or a node: {vcpu, gb}. */
 function held(job) {
@@ -44,8 +45,18 @@ export function hoursOf(jobs, now) {
 
 const hasBegun = (array) => ["running", "succeeded", "failed", "cancelled"].some((group) => array.by[group]);
 
-/** Returns hours as text: "0.52 vCPU-hours, 1.9 GB-hours". */
-export const inHours = ({ vcpu, gb }) => `${short(vcpu)} vCPU-hours, ${short(gb)} GB-hours`;
+let prices = { vcpu_hour: 0, gb_hour: 0 };
+
+/** Sets the user's prices in dollars, with which hours have a cost. */
+export const setPrices = (set) => (prices = set);
+
+/** Returns hours as text: "0.52 vCPU-hours, 1.9 GB-hours", and their cost if there are prices. */
+export function inHours({ vcpu, gb }) {
+  const hours = `${short(vcpu)} vCPU-hours, ${short(gb)} GB-hours`;
+  return prices.vcpu_hour || prices.gb_hour ? `${hours}, ${dollars(vcpu * prices.vcpu_hour + gb * prices.gb_hour)}` : hours;
+}
+
+const dollars = (amount) => (amount < 0.01 ? "less than $0.01" : DOLLARS.format(amount));
 
 function short(n) {
   if (n === 0) return "0";

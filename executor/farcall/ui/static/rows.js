@@ -141,13 +141,17 @@ function tried(job) {
   return Math.max(job.attempts + (running ? 1 : 0), 0);
 }
 
+// farcall marks its own reasons; the default one repeats the state.
+const cancelReason = (reason) => reason.replace(/^farcall: /, "").replace(/^cancelled by its owner$/, "");
+
 /** Returns a short reason for a job's state; empty if the state says enough. */
 export function why(job) {
-  if (job.remedy || (!isOver(job.group) && job.group !== "running")) return job.reason || "";
+  if (job.remedy) return job.reason;
+  if (!isOver(job.group) && job.group !== "running") return job.reason || (job.array ?? job).waits_for || "";
   if (job.group === "failed") {
     if (job.detail || job.error) return job.detail || job.error;
     const code = job.exit_code === null || job.exit_code === undefined ? "" : `exit code ${job.exit_code}`;
     return [code, job.reason].filter(Boolean).join(": ");
   }
-  return job.group === "cancelled" ? job.reason || "" : "";
+  return job.group === "cancelled" ? cancelReason(job.reason || "") : "";
 }

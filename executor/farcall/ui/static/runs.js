@@ -129,7 +129,8 @@ function updateCard(card, { run, name, earlier = [], isOpen = false, isEarlier =
 // Next to the failures, the card shows one more number: that of the current state.
 function said(run, now) {
   const first = ["running", "starting", "waiting"].find((key) => run.counts[key]);
-  const news = first ? inWords(run.counts, [first]) : run.counts.failed ? "" : many(run.size, "task");
+  const ended = inWords(run.counts, ["cancelled"]) || (run.counts.failed ? "" : many(run.size, "task"));
+  const news = first ? inWords(run.counts, [first]) : ended;
   const time = brief((run.left || !run.stopped ? now : run.stopped) - run.created);
   return [news, time].filter(Boolean).join(" · ");
 }

@@ -1,7 +1,7 @@
 // The known jobs and their runs, with listeners for changes.
 
 import { frame } from "./dom.js";
-import { GROUPS, groupOf, ms } from "./format.js";
+import { GROUPS, groupOf, isOver, ms } from "./format.js";
 import { why } from "./rows.js";
 
 /** Returns counts of 0 for each group. */
@@ -40,6 +40,7 @@ class Store {
     this.version = 0;
     this._turn = 0;
     this._cancelled = new Map();
+    this._ended = new Map();
     this._heard = new Set();
     this._stale = new Set();
     this._tell = () => this._settle();
@@ -52,7 +53,8 @@ class Store {
 
   /** Adds or updates jobs. */
   upsert(jobs) {
-    for (const job of jobs) {
+    for (const reported of jobs) {
+      const job = { ...reported, state: this.stateOf(reported.id, reported.state) };
       const counts = countsOf(job, this._cancelled.get(job.id));
       const known = this.jobs.get(job.id);
       const entry = Object.assign(known ?? {}, job, {
@@ -87,6 +89,18 @@ class Store {
     if (this._cancelled.get(job.id) === n) return;
     this._cancelled.set(job.id, n);
     if (this.jobs.has(job.id)) this.upsert([job]);
+  }
+
+  /** Records the final state of a task, which its stored result shows before the platform reports it. */
+  learnEnded(id, state) {
+    if (this._ended.get(id) === state) return;
+    this._ended.set(id, state);
+    if (this.jobs.has(id)) this.upsert([this.jobs.get(id)]);
+  }
+
+  /** Returns a task's state: as reported, or final if its stored result is known to be. */
+  stateOf(id, reported) {
+    return isOver(groupOf(reported)) ? reported : (this._ended.get(id) ?? reported);
   }
 
   /** Starts a complete reload; known jobs stay until `sweep`. */

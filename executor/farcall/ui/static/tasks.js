@@ -4,7 +4,7 @@ import { childrenOf } from "./children.js";
 import { h, setAttr, setText } from "./dom.js";
 import { fitsChild, fitsJob } from "./filters.js";
 import { isOver } from "./format.js";
-import { COLUMNS, isNode, makeRow, partCount, updateRow } from "./rows.js";
+import { COLUMNS, isNode, makeRow, partCount, partsOfId, updateRow } from "./rows.js";
 import { VirtualList } from "./virtual.js";
 
 export class TaskTable {
@@ -101,7 +101,10 @@ export class TaskTable {
   _how(job, position) {
     const active = job.id === this.active;
     if (active) setAttr(this.element, "aria-activedescendant", `row-${job.id}`);
-    return { position, active, chosen: this.chosen.has(job.id), open: job.id === this.opened, expanded: this.expanded.has(job.id) };
+    const expanded = this.expanded.has(job.id);
+    // The row of an array task is hidden while its array is collapsed.
+    const open = job.id === this.opened || (!expanded && job.id === partsOfId(this.opened ?? "")[0]);
+    return { position, active, chosen: this.chosen.has(job.id), open, expanded };
   }
 
   _head(column) {

@@ -10,6 +10,8 @@ import { layout, summary, ticks } from "./timescale.js";
 const AXIS = 22;
 const GUTTER = 148;
 const CURVE_GUTTER = 44;
+// Minimum distance in pixels between the names of two rows.
+const LINE = 12;
 // Maximum distance in pixels between the pointer and a failure mark.
 const NEAR = 6;
 
@@ -58,14 +60,24 @@ export class Timeline {
     this.refresh();
   }
 
-  // Names the colors: a task is pale while it waits, then has the color of its state.
+  // Names the colors. A row is pale while its task waits, then has the color of the task's state; the
+  // curve has one color, with a tick at the end of each failed or cancelled task.
   _legend() {
     const groups = new Set(this.tasks.map((task) => task.group));
-    const shown = GROUPS.filter(({ key }) => key === "waiting" || groups.has(key));
-    const words = this.tasks.length ? shown.map(({ word }) => word).join() : "";
-    if (words === this.shownLegend) return;
-    this.shownLegend = words;
-    fill(this.legend, ...(words ? shown : []).map(({ key, word }) => h("li", { data: { group: key } }, h("i"), word)));
+    const ofRow = ({ key }) => key === "waiting" || groups.has(key);
+    const ofCurve = ({ key }) => key === "running" || (isMarked(key) && groups.has(key));
+    const shown = this.tasks.length ? GROUPS.filter(this.curve ? ofCurve : ofRow) : [];
+    const items = shown.map(({ key, word }) => ({ key, word: this.curve && key === "running" ? "Running at a time" : word }));
+    const state = items.map(({ word }) => word).join();
+    if (state === this.shownLegend) return;
+    this.shownLegend = state;
+    fill(this.legend, ...items.map(({ key, word }) => h("li", { data: { group: key, ...(this.curve && isMarked(key) && { tick: "" }) } }, h("i"), word)));
+  }
+
+  /** Highlights the open task. */
+  mark(id) {
+    this.marked = id;
+    this.refresh();
   }
 
   /** Draws again in the next frame. */
@@ -80,7 +92,7 @@ export class Timeline {
     setText(this.summary, summary(this.tasks, now, this.noun));
     const { tasks } = this;
     const pitch = Math.min(16, this.tallest() / Math.max(1, tasks.length));
-    const gutter = this.curve ? CURVE_GUTTER : pitch >= 12 && width >= 520 ? GUTTER : 0;
+    const gutter = this.curve ? CURVE_GUTTER : tasks.length ? Math.min(GUTTER, width * 0.25) : 0;
     this.view = layout(tasks, { now, width, gutter, zoom: this.zoom });
     this.pitch = pitch;
     const height = this.curve ? Math.ceil(Math.min(150, this.tallest())) + AXIS : Math.max(48, Math.ceil(pitch * tasks.length) + AXIS);
@@ -95,9 +107,14 @@ export class Timeline {
     pen.clearRect(0, 0, width, height);
     const color = (name) => this._color(name);
     this._axis(pen, color, height, now);
-    if (this.curve) return this._curve(pen, color, height - AXIS, now);
+    const marked = tasks.findIndex((task) => task.id === this.marked);
+    if (this.curve) return this._curve(pen, color, height - AXIS, now, marked);
+    if (marked >= 0) {
+      pen.fillStyle = color("accent-soft");
+      pen.fillRect(0, marked * pitch, width, Math.max(3, pitch));
+    }
     this._bars(pen, color, now);
-    if (gutter) this._labels(pen, color, gutter);
+    this._labels(pen, color, gutter, marked);
     if (this.cursor >= 0) {
       pen.strokeStyle = color("accent");
       pen.lineWidth = 2;
@@ -150,7 +167,7 @@ export class Timeline {
       put("pale", view.x(task.created), y, Math.max(1, view.x(begun) - view.x(task.created)));
       if (task.started) put(task.group, view.x(begun), y, Math.max(least, view.x(end) - view.x(begun)));
       const mark = task.mark ?? task.group;
-      if (mark === "failed" || mark === "cancelled") late.push([mark, view.x(end), y]);
+      if (isMarked(mark)) late.push([mark, view.x(end), y]);
     });
     const order = ["pale", "waiting", "starting", "running", "succeeded", "cancelled", "failed"];
     for (const name of order) {
@@ -186,7 +203,7 @@ export class Timeline {
   }
 
   // The number of running tasks as an area; failed and cancelled tasks are marked at their end.
-  _curve(pen, color, height, now) {
+  _curve(pen, color, height, now, marked) {
     const { from, to, left, right, x } = this.view;
     const top = 10;
     const floor = height - 8;
@@ -208,11 +225,10 @@ export class Timeline {
       pen.fillStyle = color(`bar-${mark}`);
       for (const task of this.tasks) if (task.group === mark && task.stopped >= from && task.stopped <= to) pen.fillRect(x(task.stopped) - 1, floor + 1, 2, 7);
     }
-    if (this.cursor >= 0) {
-      const task = this.tasks[this.cursor];
-      pen.fillStyle = color("accent");
-      pen.fillRect(x(task.started ?? task.created) - 1, 0, 2, height);
-    }
+    const task = this.tasks[this.cursor] ?? this.tasks[marked];
+    if (!task) return;
+    pen.fillStyle = color("accent");
+    pen.fillRect(x(task.started ?? task.created) - 1, 0, 2, height);
   }
 
   _spread() {
@@ -225,16 +241,24 @@ export class Timeline {
     let found = null;
     let least = NEAR;
     for (const task of this.tasks) {
-      const away = task.group === "failed" || task.group === "cancelled" ? Math.abs(this.view.x(task.stopped) - place) : Infinity;
+      const away = isMarked(task.group) ? Math.abs(this.view.x(task.stopped) - place) : Infinity;
       if (away < least) [found, least] = [task, away];
     }
     return found;
   }
 
-  _labels(pen, color, gutter) {
+  // If the rows are lower than a line of text, only some have a name, and always the open task.
+  _labels(pen, color, gutter, marked) {
+    const { font } = pen;
+    const every = Math.ceil(LINE / this.pitch);
     pen.textAlign = "left";
-    pen.fillStyle = color("muted");
-    this.tasks.forEach((task, n) => pen.fillText(cut(pen, task.label, gutter - 14), 2, (n + 0.5) * this.pitch + 0.5));
+    this.tasks.forEach((task, n) => {
+      const isOpen = n === marked;
+      if (!isOpen && (n % every || (marked >= 0 && Math.abs(n - marked) < every))) return;
+      pen.font = isOpen ? `bold ${font}` : font;
+      pen.fillStyle = color(isOpen ? "text" : "muted");
+      pen.fillText(cut(pen, task.label, gutter - 14), 2, (n + 0.5) * this.pitch + 0.5);
+    });
   }
 
   _listen() {
@@ -335,6 +359,9 @@ export class Timeline {
     this.refresh();
   }
 }
+
+// Returns whether tasks of a group have a mark at their end.
+const isMarked = (group) => group === "failed" || group === "cancelled";
 
 function cut(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;

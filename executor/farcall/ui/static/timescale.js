@@ -43,7 +43,7 @@ export function summary(tasks, now, noun = "task") {
   if (begun.length) {
     const longest = most(begun, (task) => (task.stopped ?? now) - task.started);
     const peak = atOnce(begun, now);
-    said.push(`at most ${peak} ran at once`);
+    said.push(`at most ${many(peak, noun)} at a time`);
     if (tasks.length > 1) said.push(`the longest ran ${span((longest.stopped ?? now) - longest.started)} (${longest.label})`);
   }
   const waited = most(tasks, (task) => (task.started ?? task.stopped ?? now) - task.created);
