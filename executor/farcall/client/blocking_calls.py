@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from farcall.client.future import BatchFuture, Condition
 from farcall.client.loop_thread import LoopThread
 from farcall.engine.fetcher import Output
-from farcall.engine.run import TaskRun, Wanted
+from farcall.engine.group import Wanted
+from farcall.engine.run import TaskRun
 from farcall.engine.session import check_blocking_import
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by

@@ -13,7 +13,8 @@ from farcall.config.help import shows_options
 from farcall.config.settings import Settings
 from farcall.engine import retry
 from farcall.engine.fetcher import Output
-from farcall.engine.run import TaskRun, Wanted
+from farcall.engine.group import Wanted
+from farcall.engine.run import TaskRun
 from farcall.engine.session import Session, session_for
 from farcall.model.errors import FarcallError, NothingToRetryError
 from farcall.payload.results import Result
@@ -194,7 +195,7 @@ class RetriedSweep(MapJobs[R]):
         settings = plan.with_options(self._options)
         for done in await retry.submit(session, plan, settings):
             tasks = [source.calls[index] for index in done.origin]
-            self._watch(session, state, done.submission, sum(map(len, tasks)), tasks)
+            self._watch(state, done.group, sum(map(len, tasks)), tasks)
 
     async def _take_kept(self, sources: Sequence[Source], known: Mapping[int, Any]) -> None:
         """Fetch the results of all jobs that are still in the bucket."""

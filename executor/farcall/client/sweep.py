@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 from abc import abstractmethod
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -19,7 +18,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farcall.aws import error_translation
 from farcall.backends.base import raise_first
 from farcall.client import live_output
 from farcall.client.awaitable import Awaitable
@@ -27,13 +25,13 @@ from farcall.client.call_reader import CallReader, Inputs
 from farcall.client.frames import hide_if_meant
 from farcall.client.map_failure import MapFailure, names_of
 from farcall.client.progress import Progress
-from farcall.client.sweep_state import Fetched, Ready, SweepState
+from farcall.client.sweep_state import SweepState
 from farcall.config.help import shows_options
 from farcall.config.settings import Settings
-from farcall.engine.fetcher import Delivered, Output
+from farcall.engine.group import TaskGroup
 from farcall.engine.session import Session, session_for
-from farcall.engine.tracked_job import Completion, Ended, is_unseen
-from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
+from farcall.engine.tracked_job import is_unseen
+from farcall.model.errors import FarcallError, JobCancelledError
 from farcall.model.failure_reasons import MAP_FAILED
 from farcall.model.interrupts import left_by
 from farcall.model.names import named
@@ -45,8 +43,6 @@ from farcall.payload.pickling import Packed
 from farcall.payload.project import Pickling
 from farcall.payload.results import CallResult, Result
 from farcall.payload.shared import Digests
-from farcall.payload.spill import where_needed
-from farcall.storage.store import Arrived
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,7 +55,6 @@ _log = logging.getLogger("farcall")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_FETCHERS = 16
 _MOST_UNCOLLECTED = 10_000
 """Maximum uncollected tasks before submission pauses, for inputs without a length."""
 
@@ -151,8 +146,9 @@ class MapJobs(Awaitable[list[R]]):
             )
         sources, lacking = [], []
         for array in state.arrays.values():
-            calls = [state.calls_of(array, n) for n in range(array.submission.size)]
-            sources.append(Source(array.submission, calls))
+            submission = array.group.submission
+            calls = [state.calls_of(array, n) for n in range(submission.size)]
+            sources.append(Source(submission, calls))
             if array.returned < len(array.calls):  # successful jobs may be deleted by now
                 lacking.append(sources[-1])
         return sources, lacking
@@ -187,8 +183,8 @@ class MapJobs(Awaitable[list[R]]):
         state = self._new_state(session, with_output=with_output)
         cause: BaseException | None = None
         failure: MapFailure | None = None
-        helpers = [asyncio.ensure_future(self._submit(session, state))]
-        helpers += [asyncio.ensure_future(self._fetch(session, state)) for _ in range(_FETCHERS)]
+        submitting = asyncio.ensure_future(self._submit(session, state))
+        state.window.start()
         try:
             with self._shown(session, state):
                 while await state.has_more():
@@ -205,12 +201,10 @@ class MapJobs(Awaitable[list[R]]):
             hide_if_meant(error)
             raise
         finally:
-            for helper in helpers:
-                helper.cancel()
+            submitting.cancel()
             try:
-                await asyncio.gather(*helpers, return_exceptions=True)
+                await asyncio.gather(submitting, state.end(), return_exceptions=True)
             finally:  # a closing event loop may cancel this as well
-                state.end()
                 await self._leave(session, state, cause, failure)
 
     def _shown(self, session: Session, state: SweepState) -> AbstractContextManager[object]:
@@ -250,12 +244,12 @@ class MapJobs(Awaitable[list[R]]):
             total,
             failed=state.errors.total(),
             ended=ended,
-            ended_tasks=sum(array.unfinished for array in arrays),
+            ended_tasks=sum(array.group.unfinished for array in arrays),
             unsubmitted=total - state.submitted,
             kept=state.submitted - ended - state.errors.total() - handed_over,
             errors=names_of(state.errors),
             run=self._run,
-            job_ids=tuple(array.submission.job_id for array in arrays),
+            job_ids=tuple(array.group.job.job_id for array in arrays),
         )
 
     async def _leave(
@@ -266,20 +260,18 @@ class MapJobs(Awaitable[list[R]]):
         failure: MapFailure | None,
     ) -> None:
         """Terminate the unfinished jobs after the caller has stopped waiting."""
-        for array in state.arrays.values() if self._output else ():
-            session.relay.leave(array.submission, range(array.submission.size))
-        unfinished = [array for array in state.arrays.values() if array.unfinished]
-        for array in unfinished:
-            if array.callback is not None:
-                session.tracker.unwatch(array.submission.job_id, array.callback)
-        job_ids = [array.submission.job_id for array in unfinished]
+        groups = [array.group for array in state.arrays.values()]
+        for group in groups:
+            group.leave()
+        unfinished = [group for group in groups if group.unfinished]
+        job_ids = [group.job.job_id for group in unfinished]
         if unfinished and (
             is_unseen(cause) if cause is not None else all(each.is_unseen for each in unfinished)
         ):
             text = "%s will continue; collect results with attach, or all with recover(%r)"
             _log.warning(text, named(job_ids, "job"), session.run)
         elif cause is not None and unfinished:
-            tasks = sum(array.unfinished for array in unfinished)
+            tasks = sum(group.unfinished for group in unfinished)
             reason = left_by(cause)
             if failure is not None and not isinstance(cause, JobCancelledError):
                 reason = f"{MAP_FAILED}{failure.sentence}"
@@ -293,85 +285,25 @@ class MapJobs(Awaitable[list[R]]):
             await self._submit_all(session, state)
             state.record_whole()
         except BaseException as error:  # the waiting caller receives any error
-            state.fetched.put_nowait(error)
+            state.window.fail(error)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
     def _watch(
         self,
-        session: Session,
         state: SweepState,
-        submission: Submission,
+        group: TaskGroup,
         calls: int,
         tasks: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        array = state.record_job(submission, calls, tasks)
-
-        def callback(index: int, arrival: Completion) -> None:
-            if isinstance(arrival, Ended) and arrival.error:  # it may still run
-                array.is_unseen = array.is_unseen or is_unseen(arrival.error)
-            else:
-                array.unfinished -= 1
-            numbers = state.calls_of(array, index)
-            array.ended += len(numbers)
-            state.arrivals.put_nowait(Ready(submission, index, numbers, arrival))
-
+        array = state.record_job(group, calls, tasks)
         if self._output:
             labels = {
                 index: live_output.label_of(self._name, state.calls_of(array, index))
-                for index in range(submission.size)
+                for index in range(group.job.size)
             }
-            session.relay.follow(submission, labels, live_output.writer)
-        array.callback = callback
-        session.cleaner.record_submission(submission)
-        session.tracker.watch(
-            submission, range(submission.size), self._settings, callback, state.is_full
-        )
-
-    async def _fetch(self, session: Session, state: SweepState) -> None:
-        """Fetch outcomes as fast as the caller collects the results.
-
-        A failure affects only the calls of its task; other tasks are fetched anyway.
-        """
-        while True:
-            ready = await state.arrivals.get()
-            submission, index = ready.submission, ready.index
-            numbers, arrival = ready.numbers, ready.arrival
-            place = await state.budget.enter(arrival.size if isinstance(arrival, Arrived) else 0)
-            try:
-                delivered = await session.fetcher.deliver(
-                    submission,
-                    index,
-                    arrival,
-                    len(numbers),
-                    folder_for=where_needed(self._settings.cache_dir),
-                    room=place.grow,
-                    output=Output.WHOLE if state.with_output else Output.NONE,
-                )
-            except Exception as error:
-                place.leave()
-                if error_translation.concerns_all(error):
-                    state.fetched.put_nowait(error)
-                    return
-                passes = isinstance(error, ServiceError) and error_translation.may_pass(error)
-                if (passes or error_translation.is_of_credentials(error)) and state.postpone(
-                    ready
-                ):
-                    continue
-                delivered = Delivered([Result(error=error)] * len(numbers))
-            if self._output:
-                await session.relay.finish(submission, index, delivered)
-            job_id, results = submission.id_of(index), delivered.results[: len(numbers)]
-            state.record_results(submission, index, zip(numbers, results, strict=False))
-            if state.cannot_start and results[0].error is not None:
-                state.raised = results[0].error
-                state.fetched.put_nowait(state.raised)
-                return
-            discard = functools.partial(
-                session.cleaner.discard, self._settings, submission, index, delivered.all_deletable
-            )
-            state.put(Fetched(numbers, job_id, deque(results), place, discard))
-            del delivered, results  # the caller owns collected values
+            group.print(labels, live_output.writer)
+        state.window.add(group, functools.partial(state.record_end, array))
 
 
 class Sweep(MapJobs[R]):
@@ -577,7 +509,7 @@ class Sweep(MapJobs[R]):
                     if self._size is None:
                         await state.wait_for_consumer(_MOST_UNCOLLECTED * self._chunksize)
                     with session.at_work():
-                        submission = await submitter.submit_together(
+                        group = await submitter.submit_together(
                             self._settings,
                             self._name,
                             tasks,
@@ -587,8 +519,8 @@ class Sweep(MapJobs[R]):
                         )
                     # The remaining calls were already read, because several are pickled at a time.
                     left = reader.given - state.submitted
-                    calls = min(submission.size * self._chunksize, left)
-                    self._watch(session, state, submission, calls)
+                    calls = min(group.job.size * self._chunksize, left)
+                    self._watch(state, group, calls)
                     if calls == left:
                         break
         finally:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
-from farcall.aws import error_translation
 from farcall.config.settings import Settings
 from farcall.covalent import node_results
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
 from farcall.engine.fetcher import Delivered, Output
-from farcall.engine.run import TaskRun, Wanted
-from farcall.engine.tracked_job import RetryBudget, UnseenError
-from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
+from farcall.engine.group import Wanted
+from farcall.engine.run import TaskRun
+from farcall.model.errors import JobCancelledError
 from farcall.model.workflows import Workflow
-
-_log = logging.getLogger("farcall")
 
 Key = tuple[str, int]
 """Dispatch ID and node number."""
-
-_AGAIN_S = 5.0
-"""Interval in seconds before a failed fetch is repeated."""
 
 
 class CancelledGroupError(Exception):
@@ -93,8 +86,8 @@ class GroupRun:
             delivered.results[0], numbers, delivered.stdout, delivered.stderr
         )
         self._numbers = {end.node for end in found}
-        succeeded = all(end.value is not None for end in found)
-        self._deletable = delivered.all_deletable if succeeded else []
+        is_needed = self.settings.keep_artifacts or any(end.value is None for end in found)
+        self._deletable = [] if is_needed else delivered.all_deletable
         return {end.node: end for end in found}
 
     async def take(self, node: int) -> None:
@@ -104,35 +97,12 @@ class GroupRun:
         """
         self._taken.add(node)
         if self._taken >= self._numbers and self.handle is not None:
-            try:
-                session, submission, index = await self.handle.find()
-            except FarcallError as error:
-                _log.warning("delivered objects may remain in the bucket: %s", error)
-            else:
-                session.cleaner.discard(self.settings, submission, index, self._deletable)
+            await self.handle.discard_keys(self._deletable)
 
     async def _delivered(self) -> Delivered:
         if self.handle is None:
             raise CancelledGroupError
-        session = await self.handle.session()
-        trouble = session.tracker.trouble
-        budget = RetryBudget(trouble, session.timing)
-        with trouble.notifying(self.on_trouble):
-            try:
-                while True:
-                    try:
-                        return await self.handle.delivered()
-                    except ServiceError as error:  # Covalent does not request the result again
-                        passes = error_translation.may_pass(error)
-                        passes = passes or error_translation.is_of_credentials(error)
-                        if isinstance(error, UnseenError):
-                            raise
-                        if not (passes and budget.record_failure(error)):
-                            kept = f"the stored results of job {self.handle.id} are kept"
-                            raise error_translation.with_text(error, f"{error}; {kept}") from error
-                    await asyncio.sleep(_AGAIN_S)
-            finally:
-                budget.end()
+        return await self.handle.delivered_patiently(self.on_trouble)
 
 
 def wanted(settings: Settings) -> Wanted:

@@ -8,7 +8,7 @@ import enum
 import re
 
 # --- Delivered: the fetched outcome of a task ----------------------------------------------------
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from farcall.backends.base import Backend, platform_of
-from farcall.config.settings import Settings
 from farcall.engine import attempt_reporter as attempts
 from farcall.engine.attempt_reporter import of_tried
 from farcall.engine.packer import WorkerThreads
@@ -39,7 +38,7 @@ from farcall.storage.outcomes import Stored
 from farcall.storage.rereads import until_intact
 from farcall.storage.store import Arrived, Store, Stores
 from farcall_runtime import envelope
-from farcall_runtime.contract import STDOUT, STREAMS, Location, OutcomeStatus
+from farcall_runtime.contract import STDOUT, STREAMS, OutcomeStatus
 from farcall_runtime.envelope import Outcome
 
 
@@ -632,85 +631,3 @@ def _bytes_written(records: Mapping[str, Any], output: Output, *, failed: bool) 
         most = logs.FETCHED_END_BYTES if failed else logs.SMALL_BYTES
         extra_bytes = [min(stored, most) for stored in extra_bytes]
     return sum(extra_bytes)
-
-
-# --- Cleaner: deletes a task's objects after its result was collected ----------------------------
-
-
-class Cleaner:
-    """Deletes the objects of tasks that were submitted in one session.
-
-    A bundle is deleted with the last of its tasks. If a task failed, its objects are kept for
-    diagnosis.
-
-    Args:
-        stores: The buckets.
-        timing: Contains the maximum number of bundles that are counted.
-        on_deleted: Called with the location of each deleted bundle.
-        on_failed: Called with a bundle's location for each of its tasks that failed.
-    """
-
-    def __init__(
-        self,
-        stores: Stores,
-        timing: Timing,
-        on_deleted: Callable[[Location], object],
-        on_failed: Callable[[Location], object],
-    ) -> None:
-        self._stores = stores
-        self._timing = timing
-        self._on_deleted = on_deleted
-        self._on_failed = on_failed
-        self._output: dict[Store, list[str]] = {}  # not fetched, and still available
-        self._left: dict[str, tuple[int, bool]] = {}  # by bundle: tasks, and whether all succeeded
-
-    def record_submission(self, submission: Submission) -> None:
-        """Count the tasks of a submitted job, to delete its bundle with the last one."""
-        self._left.setdefault(submission.where.bundle_key, (submission.size, True))
-        if len(self._left) > self._timing.most_undelivered:
-            del self._left[next(iter(self._left))]
-
-    def discard(
-        self,
-        settings: Settings,
-        submission: Submission,
-        index: int,
-        deletable: list[str],
-        output: Sequence[str] = (),
-    ) -> None:
-        """Delete the objects of a collected task, if all of its calls succeeded.
-
-        If the process is killed before that, `farcall.BatchExecutor.recover` finds the objects
-        again.
-
-        Args:
-            settings: Options of the job.
-            submission: The task's job.
-            index: Index of the task.
-            deletable: Keys of objects to delete; see `Delivered`.
-            output: Keys of output that can still be requested, until the session closes.
-        """
-        bundle = submission.where.bundle_key
-        store = self._stores.of(submission.where.bucket)
-        deletable = [] if settings.keep_artifacts else deletable
-        if deletable:
-            store.delete_delivered(submission, index, deletable)
-            if output:
-                self._output.setdefault(store, []).extend(output)
-        else:
-            self._on_failed(submission.where)
-        if bundle in self._left:
-            left, well = self._left.pop(bundle)
-            left, well = left - 1, well and bool(deletable)
-            if left:
-                self._left[bundle] = left, well
-            else:
-                store.end_bundle(submission.where, delete=well)
-                if well:
-                    self._on_deleted(submission.where)
-
-    def close(self) -> None:
-        """Delete the output that was not fetched."""
-        for store, keys in self._output.items():
-            store.delete_later(keys)
-        self._output.clear()

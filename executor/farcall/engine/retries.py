@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from farcall.config.settings import Settings
 from farcall.engine import retry
+from farcall.engine.group import TaskGroup
 from farcall.engine.retry import Retried
 from farcall.model.errors import FarcallError, NothingToRetryError
-from farcall.model.submission import Submission
 
 if TYPE_CHECKING:
     from farcall.engine.session import Session
@@ -19,18 +20,8 @@ if TYPE_CHECKING:
 _CANCELLED = "cancelled while it was submitted"
 
 
-class RetriedTask(NamedTuple):
-    """A task that runs again.
-
-    Attributes:
-        submission: The new job.
-        number: The task's index in it.
-        settings: The options of the new job.
-    """
-
-    submission: Submission
-    number: int
-    settings: Settings
+Place: TypeAlias = "tuple[TaskGroup, int]"
+"""The new job of a task that runs again, and the task's index in it."""
 
 
 @dataclass(eq=False)
@@ -47,7 +38,7 @@ class _Group:
 
     settings: Settings
     options: Mapping[str, Any]
-    requests: dict[str, asyncio.Future[RetriedTask]] = field(default_factory=dict)
+    requests: dict[str, asyncio.Future[Place]] = field(default_factory=dict)
     has_ended: set[str] = field(default_factory=set)
     running: asyncio.Task[None] | None = None
 
@@ -75,7 +66,7 @@ class Retries:
 
     async def run(
         self, settings: Settings, job_id: str, options: Mapping[str, Any], *, has_ended: bool
-    ) -> RetriedTask:
+    ) -> Place:
         """Run a task again, in one job with others of its array job that are retried now.
 
         Cancelling the wait withdraws the request; a job that is accepted anyway is terminated.
@@ -101,7 +92,7 @@ class Retries:
             raise NothingToRetryError(
                 f"job {job_id} is being retried already. Wait for the result of that retry"
             )
-        request: asyncio.Future[RetriedTask] = asyncio.get_running_loop().create_future()
+        request: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         group.requests[job_id] = request
         if has_ended:
             group.has_ended.add(job_id)
@@ -147,27 +138,26 @@ class Retries:
         numbers = {task.number for task in plan.tasks}
         ids = {_index_of(job_id): job_id for job_id in job_ids}
         for retried in await retry.submit(self._session, plan, settings) if numbers else ():
-            await self._deliver(group, ids, retried, settings)
+            await self._deliver(group, ids, retried)
         for index in ids.keys() - numbers:
             try:
                 await self._submit(group, [ids[index]])
             except FarcallError as error:
                 group.fail([ids[index]], error)
 
-    async def _deliver(
-        self, group: _Group, ids: Mapping[int, str], retried: Retried, settings: Settings
-    ) -> None:
+    async def _deliver(self, group: _Group, ids: Mapping[int, str], retried: Retried) -> None:
         """Hand over the tasks of a new job; terminate those whose callers have left."""
-        submission, late = retried.submission, []
-        self._session.cleaner.record_submission(submission)
+        retried.group.track()
+        late: list[int] = []
         for index, number in enumerate(retried.origin):
             request = group.requests[ids[number]]
             if request.done():
-                late.append(submission.id_of(index))
+                late.append(index)
             else:
-                request.set_result(RetriedTask(submission, index, settings))
+                request.set_result((retried.group, index))
         if late:
-            await self._session.terminations.end(late, _CANCELLED)
+            with contextlib.suppress(FarcallError):
+                await retried.group.cancel(_CANCELLED, late)
 
 
 def _index_of(job_id: str) -> int:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from farcall.config.settings import Settings, options_of
 from farcall.engine import attempt_reporter
+from farcall.engine.group import TaskGroup
 from farcall.engine.submitter import Again
 from farcall.model import failure_reasons
 from farcall.model.errors import (
@@ -629,12 +630,17 @@ class Retried(NamedTuple):
     """A retry that was submitted.
 
     Attributes:
-        submission: The new job.
+        group: The new job, which is not tracked yet.
         origin: For each of its tasks, the index of the task that it runs again.
     """
 
-    submission: Submission
+    group: TaskGroup
     origin: tuple[int, ...]
+
+    @property
+    def submission(self) -> Submission:
+        """The new job's submission."""
+        return self.group.submission
 
 
 async def submit(session: Session, plan: Plan, settings: Settings) -> list[Retried]:
@@ -673,7 +679,7 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         claim = _Claim(store, plan, settings.queue, copied)
         again = Again(_job_id_of(plan), plan.detail.definition, plan.facts.get(SHARED) or {})
         try:
-            submission = await submitter.submit_together(
+            group = await submitter.submit_together(
                 settings,
                 plan.function,
                 copied.tasks(),
@@ -688,7 +694,8 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         except envelope.EnvelopeError as error:
             about = About(plan.submission.job_id, plan.submission.name)
             raise _differs(error, about, plan.submission) from error
-        done.append(Retried(submission, tuple(copied.taken)))
+        submission = group.submission
+        done.append(Retried(group, tuple(copied.taken)))
         note = Note(submission.where, settings.queue, done[-1].origin, submission.job_id)
         with contextlib.suppress(FarcallError):  # without it, the job is found by its name
             await write(store, plan.submission, note)

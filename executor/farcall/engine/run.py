@@ -1,50 +1,39 @@
-"""Runs: the jobs that this process tracks, from SubmitJob to the collected result.
+"""Runs: one task of a group, whose end and outcome any number of callers wait for.
 
-A run is in one of these states::
-
-    TRACKED --> COMPLETED --> DELIVERED
-     submitted,   the end is    the outcome was
-     followed by  known here    fetched, once for
-     the tracker                all callers
-
-If tracking or fetching fails, the run stays in its state, and the next caller that waits tries
-again. A run that joins a job of another process begins as TRACKED, too.
+If tracking or fetching fails, the next caller that waits tries again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from farcall.aws import error_translation
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
-from farcall.engine.fetcher import Delivered, Output, Reader
-from farcall.engine.logs.relay import Writer
+from farcall.engine.fetcher import Delivered, Output
+from farcall.engine.group import TaskGroup, Wanted
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
-from farcall.engine.tracked_job import ClosedError, Completion, Ended
-from farcall.model.errors import FarcallError
+from farcall.engine.tracked_job import ClosedError, Completion, Ended, RetryBudget, UnseenError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import CommandSubmission, Submission
 from farcall.model.workflows import NodeOf, Workflow
-from farcall.payload import results
 from farcall.payload.pickling import Packed
 from farcall.payload.results import Result
-from farcall.payload.spill import FolderFor, where_needed
 from farcall.storage.store import Arrived
 
+_log = logging.getLogger("farcall")
 
-class State(enum.Enum):
-    """State of a run; see the module's diagram."""
+_WANTED = Wanted()
 
-    TRACKED = enum.auto()
-    COMPLETED = enum.auto()
-    DELIVERED = enum.auto()
+_FETCH_AGAIN_S = 5.0
+"""Interval in seconds before a failed fetch is repeated."""
 
 
 class JobRun(ABC):
@@ -66,6 +55,7 @@ class JobRun(ABC):
     __slots__ = (
         "__weakref__",
         "_arrival",
+        "_group",
         "_loop",
         "_on_end",
         "_tracked",
@@ -81,6 +71,7 @@ class JobRun(ABC):
         self.settings = settings
         self._on_end = on_end
         self._tracked = False
+        self._group: TaskGroup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrival: Completion | None = None
         self._waits: list[asyncio.Future[Completion]] = []
@@ -159,7 +150,7 @@ class JobRun(ABC):
             self._loop, self._tracked, self._waits = here, False, []
         if self._arrival is None and not self._tracked:
             self._tracked = True
-            session.tracker.watch(submission, [index], self.settings, self._complete)
+            self._group_of(session, submission).follow(index, self._complete)
 
     async def wait(self) -> Completion:
         """Wait for the job's end.
@@ -173,6 +164,12 @@ class JobRun(ABC):
             if not _was_closed(arrival):
                 return arrival
         return self._arrival
+
+    def _group_of(self, session: Session, submission: Submission | CommandSubmission) -> TaskGroup:
+        """Return the job's group in a session, for a run that may outlive its session."""
+        if self._group is None or self._group.services is not session.services:
+            self._group = TaskGroup(session.services, submission, self.settings)
+        return self._group
 
     def _complete(self, _index: int, arrival: Completion) -> None:
         if isinstance(arrival, Ended) and arrival.error is not None:
@@ -253,26 +250,6 @@ class CommandRun(JobRun):
         return session, self._place, 0
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Parts of a task's outcome that a run fetches.
-
-    Attributes:
-        calls: Number of calls in the task, if known.
-        output: Part of the task's output that is fetched with the result. The rest can be fetched
-            later, except with `Output.NONE`, which deletes it with the result.
-        read: Reads the results from the outcome.
-        folder_for: Folder for a large result; by default ``cache_dir`` if memory is short.
-        writer: Prints the task's output while a caller waits for the result.
-    """
-
-    calls: int = 1
-    output: Output = Output.SMALL
-    read: Reader = results.read
-    folder_for: FolderFor | None = None
-    writer: Writer | None = None
-
-
 class Call(Protocol):
     """The function call of a task."""
 
@@ -308,7 +285,7 @@ class TaskRun(JobRun):
         settings: Settings,
         place: tuple[Submission, int] | None = None,
         *,
-        wanted: Wanted = Wanted(),  # immutable
+        wanted: Wanted = _WANTED,
         on_end: Callable[[str], None] | None = None,
         on_discarded: Callable[[], None] | None = None,
     ) -> None:
@@ -324,7 +301,7 @@ class TaskRun(JobRun):
         cls,
         call: Call,
         settings: Settings,
-        wanted: Wanted = Wanted(),  # immutable
+        wanted: Wanted = _WANTED,
         *,
         on_end: Callable[[str], None] | None = None,
         planned: Planned | None = None,
@@ -352,32 +329,33 @@ class TaskRun(JobRun):
         with session.at_work():
             submitter = await session.submitter(settings)
             function, arguments = await call.pack(session)
-            submission, index = await submitter.submit(
+            group, index = await submitter.submit(
                 settings, call.name, function, arguments, planned, workflow, node
             )
-            session.cleaner.record_submission(submission)
+            return cls.of_group(group, index, settings, wanted, on_end)
 
-            def record_end(job_id: str) -> None:
-                session.terminations.record_end(submission, index)
-                if on_end is not None:
-                    on_end(job_id)
-
-            job_id = submission.id_of(index)
-            run = cls(job_id, settings, (submission, index), wanted=wanted, on_end=record_end)
-            run.watch(session, submission, index)
-            return run
+    @classmethod
+    def of_group(
+        cls,
+        group: TaskGroup,
+        index: int,
+        settings: Settings,
+        wanted: Wanted,
+        on_end: Callable[[str], None] | None = None,
+    ) -> TaskRun:
+        """Return the run of one task of a submitted group."""
+        submission = group.submission
+        run = cls(
+            submission.id_of(index), settings, (submission, index), wanted=wanted, on_end=on_end
+        )
+        run._group, run._loop, run._tracked = group, asyncio.get_running_loop(), True
+        group.follow(index, run._complete)
+        return run
 
     @property
     def name(self) -> str:
         """The job's name; empty if it is not known yet."""
         return self._place[0].name if self._place is not None else ""
-
-    @property
-    def state(self) -> State:
-        """State of the run."""
-        if self._fetched() is not None:
-            return State.DELIVERED
-        return State.COMPLETED if self.is_completed else State.TRACKED
 
     async def find(self) -> tuple[Session, Submission, int]:
         """Return the session, the task's submission and its index in it.
@@ -435,6 +413,35 @@ class TaskRun(JobRun):
                 break
         return await asyncio.shield(delivery)
 
+    async def delivered_patiently(self, on_trouble: Callable[[str], None]) -> Delivered:
+        """Return the outcome as `delivered` does, and repeat a failed fetch for some minutes.
+
+        Args:
+            on_trouble: Called with why the end is unknown, and with "" when it is known again.
+
+        Raises:
+            ServiceError: AWS refused a call; the results stay in the bucket.
+        """
+        session = await self.session()
+        trouble = session.tracker.trouble
+        budget = RetryBudget(trouble, session.timing)
+        with trouble.notifying(on_trouble):
+            try:
+                while True:
+                    try:
+                        return await self.delivered()
+                    except ServiceError as error:
+                        if isinstance(error, UnseenError):
+                            raise
+                        passes = error_translation.may_pass(error)
+                        passes = passes or error_translation.is_of_credentials(error)
+                        if not (passes and budget.record_failure(error)):
+                            kept = f"the stored results of job {self.id} are kept"
+                            raise error_translation.with_text(error, f"{error}; {kept}") from error
+                    await asyncio.sleep(_FETCH_AGAIN_S)
+            finally:
+                budget.end()
+
     async def results(self) -> list[Result]:
         """Wait until the task has finished, and collect the result of each call.
 
@@ -461,14 +468,21 @@ class TaskRun(JobRun):
         if self._is_discarded or settings.keep_artifacts:
             return
         self._is_discarded = True
-        with contextlib.suppress(FarcallError):  # a lifecycle rule deletes the rest
-            session, submission, index = await self.find()
-            deletable, output = delivered.all_deletable, []
-            if self.wanted.output is not Output.NONE and not delivered.is_whole:
-                deletable, output = delivered.deletable, delivered.output
-            session.cleaner.discard(settings, submission, index, deletable, output)
+        if self.wanted.output is not Output.NONE and not delivered.is_whole:
+            await self.discard_keys(delivered.deletable, delivered.output)
+        else:
+            await self.discard_keys(delivered.all_deletable)
         if delivered.deletable and self._on_discarded is not None:
             self._on_discarded()
+
+    async def discard_keys(self, deletable: list[str], output: Sequence[str] = ()) -> None:
+        """Delete objects of the collected task; see `TaskGroup.discard`."""
+        try:
+            session, submission, index = await self.find()
+        except FarcallError as error:  # a lifecycle rule deletes them
+            _log.warning("delivered objects may remain in the bucket: %s", error)
+        else:
+            self._group_of(session, submission).discard(index, deletable, output)
 
     def kept(self) -> Delivered | None:
         """Return the fetched outcome, if its objects may be deleted from the bucket."""
@@ -485,12 +499,10 @@ class TaskRun(JobRun):
             ServiceError: AWS refused a call.
         """
         session = await self.session()
-        submission, index, settings = await session.retries.run(
+        group, index = await session.retries.run(
             self.settings, self.id, options, has_ended=self.is_completed
         )
-        run = TaskRun(submission.id_of(index), settings, (submission, index), wanted=self.wanted)
-        run.watch(session, submission, index)
-        return run
+        return TaskRun.of_group(group, index, group.settings, self.wanted)
 
     def _fetched(self) -> Delivered | None:
         delivery = self._delivery
@@ -501,18 +513,8 @@ class TaskRun(JobRun):
     async def _fetch(
         self, session: Session, submission: Submission, index: int, arrival: Completion
     ) -> Delivered:
-        wanted = self.wanted
-        delivered = await session.fetcher.deliver(
-            submission,
-            index,
-            arrival,
-            wanted.calls,
-            read=wanted.read,
-            folder_for=wanted.folder_for or where_needed(self.settings.cache_dir),
-            output=wanted.output,
-        )
-        await session.relay.finish(submission, index, delivered)
-        return delivered
+        group = self._group_of(session, submission)
+        return await group.deliver(index, arrival, self.wanted)
 
     @contextlib.asynccontextmanager
     async def _printed(self) -> AsyncIterator[None]:
@@ -523,11 +525,12 @@ class TaskRun(JobRun):
         session, submission, index = await self.find()
         name = self.name.rpartition("-")[0] or self.name
         label = f"{name}[{index}]" if submission.size > 1 else name
-        session.relay.follow(submission, {index: label}, self.wanted.writer)
+        group = self._group_of(session, submission)
+        group.print({index: label}, self.wanted.writer)
         try:
             yield
         finally:
-            session.relay.leave(submission, [index])
+            group.stop_printing([index])
 
 
 def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:

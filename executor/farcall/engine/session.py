@@ -21,7 +21,8 @@ from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.config.settings import Settings
-from farcall.engine.fetcher import Cleaner, Fetcher
+from farcall.engine.fetcher import Fetcher
+from farcall.engine.group import Services
 from farcall.engine.logs.reader import LogReader
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import Runtimes, TaskPackages
@@ -40,7 +41,7 @@ from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store, Stores
 from farcall_runtime import sources
-from farcall_runtime.contract import Location, run_root
+from farcall_runtime.contract import run_root
 
 _log = logging.getLogger("farcall")
 
@@ -97,7 +98,7 @@ class Session:
         shared: Values that several tasks refer to.
         packages: Synced packages.
         runtimes: farcall's runtime, for jobs whose image contains only Python.
-        cleaner: Deletes objects of collected tasks.
+        services: The parts that groups of tasks use.
         bundles: Reads submitted bundles.
         run: Name of this process's run, its folder in the bucket.
         copying: Limits concurrent copies of bundles. Each one occupies a thread of the event
@@ -124,14 +125,19 @@ class Session:
         self.relay = Relay(self.stores, access.timing)
         self.shared = SharedValues(access.timing)
         self.packages = TaskPackages(self.threads)
-        self.cleaner = Cleaner(
-            self.stores, access.timing, self.shared.record_deleted, self._record_failed
-        )
         self.bundles = BundleReader(self.stores)
         self.copying = asyncio.Semaphore(_COPIED_AT_ONCE)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
         self._checks: dict[tuple[Any, ...], asyncio.Future[None]] = {}
         self.terminations = Terminations(backend, self.tracker, self.stores)
+        self.services = Services(
+            self.stores,
+            self.tracker,
+            self.fetcher,
+            self.relay,
+            self.terminations,
+            self._record_failed,
+        )
         self.launcher = Launcher(backend, access.timing)
         self.retries = Retries(self)
         self._keeper = asyncio.ensure_future(self._keep())
@@ -165,13 +171,12 @@ class Session:
         root = run_root(settings.prefix, self.run)
         await asyncio.gather(store.check(root), self.check(settings))
         return Submitter(
-            *(self.aws, self.backend, self.terminations, store, root),
+            *(self.aws, self.backend, self.services, store, root),
             *(self.shared, self.packages, self.runtimes),
         )
 
-    def _record_failed(self, where: Location) -> None:
-        """Check shared objects again, because a failed task may have missed one."""
-        self.shared.forget(where)
+    def _record_failed(self) -> None:
+        """Check synced packages again, because a failed task may have missed one."""
         self.packages.forget()
         self.runtimes.forget()
 
@@ -272,7 +277,6 @@ class Session:
         await self.launcher.close()
         await _yield_to_others()  # the notified callers may terminate their jobs, too
         await self.terminations.settle()
-        self.cleaner.close()
         for store in self.stores:
             with contextlib.suppress(Exception):  # remaining objects do no harm
                 await self._flush(store)
@@ -282,7 +286,7 @@ class Session:
     async def _flush(self, store: Store) -> None:
         limit_s = self.timing.last_deletions_s
         try:
-            await within(limit_s, store.flush())
+            await within(limit_s, store.close())
         except asyncio.TimeoutError:
             text = (
                 "delivered objects remain in s3://%s, which did not respond within %g s; a "

@@ -99,6 +99,7 @@ class Use:
         self._loop = asyncio.get_running_loop()
         self._places = threading.BoundedSemaphore(_AHEAD)
         self._running: list[Future[str]] = []
+        self._is_confirmed = False
 
     def __call__(self, piece: Piece) -> Future[str]:
         """Ensure that the bucket has a value; wait if several are being uploaded.
@@ -113,13 +114,22 @@ class Use:
         self._running.append(future)
         return future
 
-    def record_submitted(self, where: Location) -> None:
-        """Record that a job may have the bundle, which retains the values from now on."""
-        if self._running:
-            self._values.record_submitted(self, where)
+    @property
+    def is_empty(self) -> bool:
+        """Whether the bundle refers to no shared values."""
+        return not (self._running or self._is_confirmed)
+
+    async def confirm(self, named: Mapping[str, Sequence[Any]]) -> None:
+        """Retain the values of an earlier bundle; see `SharedValues.confirm`."""
+        self._is_confirmed = bool(named)
+        await self._values.confirm(self._store, self._root, named, self)
+
+    def doubt(self) -> None:
+        """Check the values before their next use, because a container may have missed one."""
+        self._values.doubt(self)
 
     def release(self) -> None:
-        """Record that no job will read the bundle."""
+        """Record that no job will read the bundle any more."""
         for future in self._running:
             future.cancel()
         self._values.release(self)
@@ -131,7 +141,6 @@ class SharedValues:
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._values: dict[tuple[Store, str, str], _Value] = {}
-        self._bundles: dict[str, Use] = {}
         self._large = asyncio.Semaphore(1)  # each one uploads several parts at a time
         self._small = asyncio.Semaphore(_SMALL_AT_ONCE)
         # Separate from the event loop's pool, which bundles that wait for values may fill.
@@ -238,16 +247,6 @@ class SharedValues:
                 if not await _is_stored(value, generation, size):
                     raise _missing(value)
 
-    def record_submitted(self, use: Use, where: Location) -> None:
-        """Record the bundle that a use became; see `Use`."""
-        self._bundles[where.bundle_key] = use
-
-    def record_deleted(self, where: Location) -> None:
-        """Record that a bundle was deleted, because all of its tasks were delivered."""
-        use = self._bundles.pop(where.bundle_key, None)
-        if use is not None:
-            self.release(use)
-
     def release(self, user: object) -> None:
         """Record that a user no longer needs values; they stay for a while."""
         for value in self._values.values():
@@ -255,11 +254,10 @@ class SharedValues:
                 value.users.discard(user)
                 value.used_at = time.time()
 
-    def forget(self, where: Location) -> None:
-        """Check a bundle's values before their next use, because a container missed one."""
-        use = self._bundles.get(where.bundle_key)
+    def doubt(self, user: object) -> None:
+        """Check a user's values before their next use, because a container missed one."""
         for value in self._values.values():
-            if use in value.users:
+            if user in value.users:
                 value.is_doubted = True
 
     async def discard(self, store: Store, root: str, digests: Iterable[bytes]) -> None:
@@ -287,7 +285,6 @@ class SharedValues:
             await asyncio.gather(self._tidying, return_exceptions=True)
         free = [value for value in self._values.values() if not value.users]
         self._values.clear()
-        self._bundles.clear()
         try:
             for store in {value.store for value in free}:
                 await store.delete(

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from farcall.aws.access import Access
-from farcall.backends.base import Backend, JobSpec, Runtime, raise_first
+from farcall.backends.base import Backend, JobSpec, Runtime
 from farcall.config.settings import Settings
+from farcall.engine.group import Services, TaskGroup
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
-from farcall.engine.terminations import Terminations
 from farcall.model.errors import FarcallError
 from farcall.model.pacing import Ticket
 from farcall.model.submission import Submission
@@ -74,7 +74,7 @@ class _Pending:
         arguments: The pickled arguments.
         planned: Called with the task's location before submission.
         node: Node of the Covalent workflow.
-        place: The submission that includes the task, and the task's index in it.
+        place: The job that includes the task, and the task's index in it.
     """
 
     name: str
@@ -82,7 +82,7 @@ class _Pending:
     arguments: Packed
     planned: Planned | None
     node: NodeOf | None
-    place: asyncio.Future[tuple[Submission, int]]
+    place: asyncio.Future[tuple[TaskGroup, int]]
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class _Gathering:
     size: int = 0
     wanted: int = 0
     timer: asyncio.TimerHandle | None = None
-    submitting: asyncio.Task[Submission] | None = None
+    submitting: asyncio.Task[TaskGroup] | None = None
 
 
 class Submitter:
@@ -103,7 +103,7 @@ class Submitter:
     Args:
         access: Open connections.
         backend: Platform that runs the jobs.
-        terminations: Terminates jobs of tasks that were cancelled too late to be withdrawn.
+        services: The session's parts that the submitted groups use.
         store: The bucket.
         root: Key prefix of the run.
         shared: Values that several tasks reference.
@@ -115,7 +115,7 @@ class Submitter:
         self,
         access: Access,
         backend: Backend,
-        terminations: Terminations,
+        services: Services,
         store: Store,
         root: str,
         shared: SharedValues,
@@ -124,7 +124,7 @@ class Submitter:
     ) -> None:
         self._access = access
         self._backend = backend
-        self._terminations = terminations
+        self._services = services
         self._store = store
         self._root = root
         self._most = backend.capabilities.largest_array
@@ -144,7 +144,7 @@ class Submitter:
         planned: Planned | None = None,
         workflow: Workflow | None = None,
         node: NodeOf | None = None,
-    ) -> tuple[Submission, int]:
+    ) -> tuple[TaskGroup, int]:
         """Submit one task, together with other tasks that arrive within ``linger_s``.
 
         Cancelling the wait withdraws the task if it has not been submitted; otherwise its job is
@@ -161,7 +161,7 @@ class Submitter:
                 nodes.
 
         Returns:
-            The submission that includes the task, and the task's index in it.
+            The job that includes the task, which is tracked, and the task's index in it.
 
         Raises:
             SettingsError: A resource that the options name does not exist.
@@ -176,7 +176,7 @@ class Submitter:
             gathering.timer = asyncio.get_running_loop().call_later(
                 settings.linger_s, self._flush, key
             )
-        place: asyncio.Future[tuple[Submission, int]]
+        place: asyncio.Future[tuple[TaskGroup, int]]
         place = asyncio.get_running_loop().create_future()
         gathering.tasks.append(_Pending(name, function, arguments, planned, node, place))
         new = {*function.shared, *arguments.shared} - gathering.shared
@@ -196,11 +196,9 @@ class Submitter:
                 gathering.submitting.cancel()
             # The job was submitted a moment before, and its ID was not returned yet.
             if place.done() and not place.cancelled() and place.exception() is None:
-                submission, index = place.result()
-                try:
-                    await self._terminations.leave_one(submission.id_of(index), _CANCELLED)
-                finally:
-                    self._terminations.record_end(submission, index)
+                group, index = place.result()
+                job_id = group.submission.id_of(index)
+                await self._services.terminations.leave_one(job_id, _CANCELLED)
             raise
 
     async def adding(self, settings: Settings, requirements: Sequence[str]) -> Settings | None:
@@ -257,31 +255,29 @@ class Submitter:
             )
         )
         try:
-            submission = await gathering.submitting
+            group = await gathering.submitting
         except Exception as error:  # the tasks' callers receive it
             for task in wanted:
                 if not task.place.done():
                     task.place.set_exception(error)
             return
-        self._terminations.record_children(submission)
-        await self._resolve(submission, wanted)
+        group.track()
+        await self._resolve(group, wanted)
 
-    async def _resolve(self, submission: Submission, wanted: list[_Pending]) -> None:
-        late: dict[int, str] = {}
+    async def _resolve(self, group: TaskGroup, wanted: list[_Pending]) -> None:
+        late: list[int] = []
         for index, task in enumerate(wanted):
             if index % _RESUMED_TOGETHER == _RESUMED_TOGETHER - 1:
                 await asyncio.sleep(0)  # resumed callers would block the loop
             if task.place.done():  # cancelled meanwhile
-                late[index] = submission.id_of(index)
+                late.append(index)
             else:
-                task.place.set_result((submission, index))
+                task.place.set_result((group, index))
         if late:
             try:
-                raise_first(await self._terminations.end(late.values(), _CANCELLED))
+                await group.cancel(_CANCELLED, late)
             except FarcallError as error:
                 _log.warning("cancelled tasks may still run: %s", error)
-            for index in late:
-                self._terminations.record_end(submission, index)
 
     async def submit_together(
         self,
@@ -295,7 +291,7 @@ class Submitter:
         facts: Mapping[str, Any] | None = None,
         on_sent: Callable[[int], object] = lambda _: None,
         again: Again | None = None,
-    ) -> Submission:
+    ) -> TaskGroup:
         """Submit tasks as one job: single, or an array of up to `largest_array` tasks.
 
         A multi-node job has one task.
@@ -303,8 +299,8 @@ class Submitter:
         Cancelling the wait stops the upload or withdraws the request; a job that is accepted
         anyway is terminated.
 
-        From an iterator, it reads as many tasks as fit into the job, and the submission reports
-        their number. Tasks are uploaded while they are read and not kept in memory.
+        From an iterator, it reads as many tasks as fit into the job, and the group reports their
+        number. Tasks are uploaded while they are read and not kept in memory.
 
         Args:
             settings: Options of the job.
@@ -355,7 +351,7 @@ class Submitter:
 
         try:
             key = bundle.where.bundle_key
-            await self._shared.confirm(self._store, self._root, before.shared, use)
+            await use.confirm(before.shared)
             await self._store.put(key, bundle.pieces(), quick=quick, on_sent=on_sent)
             if planned is not None:
                 await planned(bundle.where)
@@ -366,10 +362,7 @@ class Submitter:
                 use.release()
             raise
         where = bundle.where
-        use.record_submitted(where)
-        if before.shared:
-            self._shared.record_submitted(use, where)
-        return Submission(
+        submission = Submission(
             job_id,
             where.bundle,
             where,
@@ -379,6 +372,8 @@ class Submitter:
             settings.nodes,
             bundle.texts,
         )
+        held = None if use.is_empty else use
+        return TaskGroup(self._services, submission, settings, held, is_own=True)
 
     async def _packages_of(
         self, settings: Settings, facts: Mapping[str, Any], again: Again | None

@@ -76,7 +76,6 @@ class Terminations:
         self._backend = backend
         self._tracker = tracker
         self._stores = stores
-        self._unended: dict[str, set[int]] = {}  # unfinished tasks by array
         self._requests: Batcher[_Request, None] = Batcher(self._answer, wait_s=_TOGETHER_S)
         self._unanswered: dict[_Request, None] = {}
         self._leaving: set[_Request] = set()
@@ -140,19 +139,6 @@ class Terminations:
         """
         self._unheard.add((job_id, reason))
         return not await self.end([job_id], reason)
-
-    def record_children(self, submission: Submission) -> None:
-        """Record the tasks of an array, to know when all of them are being terminated."""
-        if submission.size > 1 and submission.job_id not in self._unended:
-            self._unended[submission.job_id] = set(range(submission.size))
-
-    def record_end(self, submission: Submission, index: int) -> None:
-        """Record that an array task has finished."""
-        left = self._unended.get(submission.job_id)
-        if left is not None:
-            left.discard(index)
-            if not left:
-                del self._unended[submission.job_id]
 
     async def settle(self) -> None:
         """Wait for pending requests before the connections close; ignore their results."""
@@ -259,7 +245,7 @@ class Terminations:
             children.setdefault(_parent(job_id), {})[job_id] = None
         wanted: list[str] = []
         for parent, ids in children.items():
-            left = self._unended.get(parent)
+            left = self._tracker.unfinished(parent)
             whole = left and all(f"{parent}:{index}" in ids for index in left)
             several = len(ids) > 1
             wanted += [parent] if several and (whole or parent in ids) else ids

@@ -63,6 +63,7 @@ class TrackedJob:
         full: Back-pressure: whether too many known outcomes are waiting to be fetched. None:
             never.
         waiting: Task index to the callbacks of its waiting callers.
+        is_whole: Whether all of the job's tasks were tracked.
         detail: Batch's last description of the job, without its environment.
         ended: Finished tasks whose outcome was not found yet, each with its description, or None
             until Batch has described it.
@@ -82,6 +83,7 @@ class TrackedJob:
     on_empty: Callable[[TrackedJob], None]
     full: IsFull | None = None
     waiting: dict[int, tuple[OnCompletion, ...]] = field(default_factory=dict)
+    is_whole: bool = False
     detail: JobDetail | None = None
     ended: dict[int, JobDetail | None] = field(default_factory=dict)
     changed_at: float = 0.0
@@ -127,7 +129,7 @@ class TrackedJob:
     def leave(self, callback: OnCompletion) -> None:
         """Remove one caller."""
         for index, callbacks in list(self.waiting.items()):
-            left = tuple(other for other in callbacks if other is not callback)
+            left = tuple(other for other in callbacks if other != callback)
             if left:
                 self.waiting[index] = left
             else:

@@ -8,7 +8,7 @@ an outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from farcall.backends.base import Jobs
 from farcall.config.settings import Settings
@@ -92,6 +92,7 @@ class Tracker:
         elif watch.full is not is_full:
             watch.full = None  # a caller without back-pressure takes every outcome
         callbacks = (callback,)
+        watch.is_whole = watch.is_whole or indexes == range(job.size)
         for index in indexes:
             watch.waiting[index] = watch.waiting.get(index, ()) + callbacks
         if watch.leaves_outcomes:
@@ -107,6 +108,16 @@ class Tracker:
         """
         if job_id in self._watches:
             self._watches[job_id].leave(callback)
+
+    def is_watched(self, job_id: str, index: int, callback: OnCompletion) -> bool:
+        """Return whether a task is tracked for one caller."""
+        watch = self._watches.get(job_id)
+        return watch is not None and callback in watch.waiting.get(index, ())
+
+    def unfinished(self, job_id: str) -> Collection[int] | None:
+        """Return the unfinished tasks of a job; None if not all of its tasks are tracked."""
+        watch = self._watches.get(job_id)
+        return watch.waiting.keys() if watch is not None and watch.is_whole else None
 
     def submission(self, job_id: str) -> Submission | None:
         """Return the submission of a tracked job; None for command jobs and unknown jobs."""

@@ -86,6 +86,7 @@ class Deletions:
         self._requests = requests
         self._timing = timing
         self._doomed: list[str] = []
+        self._kept: list[str] = []
         self._first: list[str] = []  # bundles without deliveries here
         self._bundles: dict[Location, _Bundle] = {}
         self._waiting: dict[_Bundle, None] = {}
@@ -141,6 +142,16 @@ class Deletions:
             bundle.is_done = True
             self._waiting[bundle] = None
         self._start()
+
+    def delete_at_close(self, keys: Iterable[str]) -> None:
+        """Delete objects when the session closes; until then, callers can request them."""
+        self._kept.extend(keys)
+
+    async def close(self) -> None:
+        """Delete all objects that are no longer needed."""
+        self._doomed.extend(self._kept if self._may_delete else ())
+        self._kept.clear()
+        await self.flush()
 
     async def flush(self) -> None:
         """Delete all pending objects now."""

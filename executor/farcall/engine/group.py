@@ -1,0 +1,243 @@
+"""Groups of tasks: the tasks of one job, from SubmitJob to the collected results.
+
+A job is a group of 1 to 10,000 tasks that were submitted together. A call, an electron and a task
+of a map are views of one task of a group. A group is the only owner of what a job needs until its
+last result is collected: tracking, terminations, printed output, objects in the bucket and shared
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from farcall.backends.base import raise_first
+from farcall.config.settings import Settings
+from farcall.engine.fetcher import Delivered, Fetcher, Output, Reader, Room, no_bound
+from farcall.engine.logs.relay import Relay, Writer
+from farcall.engine.shared import Use
+from farcall.engine.terminations import Terminations
+from farcall.engine.tracked_job import Completion, Ended, IsFull, OnCompletion, is_unseen
+from farcall.engine.tracker import Tracker
+from farcall.model.submission import CommandSubmission, Submission
+from farcall.payload import results
+from farcall.payload.spill import FolderFor, where_needed
+from farcall.storage.store import Stores
+
+
+class Services(NamedTuple):
+    """Parts of a session that its groups use.
+
+    Attributes:
+        stores: The buckets.
+        tracker: Tracks the tasks.
+        fetcher: Fetches outcomes.
+        relay: Prints the output of running tasks.
+        terminations: Terminates jobs.
+        on_failed: Called when a task has failed, because it may have missed a shared object.
+    """
+
+    stores: Stores
+    tracker: Tracker
+    fetcher: Fetcher
+    relay: Relay
+    terminations: Terminations
+    on_failed: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Parts of a task's outcome that are fetched.
+
+    Attributes:
+        calls: Number of calls in the task, if known.
+        output: Part of the task's output that is fetched with the result. The rest can be fetched
+            later, except with `Output.NONE`, which deletes it with the result.
+        read: Reads the results from the outcome.
+        folder_for: Folder for a large result; by default ``cache_dir`` if memory is short.
+        writer: Prints the task's output while a caller waits for the result.
+    """
+
+    calls: int = 1
+    output: Output = Output.SMALL
+    read: Reader = results.read
+    folder_for: FolderFor | None = None
+    writer: Writer | None = None
+
+
+class TaskGroup:
+    """The tasks of one job.
+
+    Args:
+        services: The session's parts.
+        job: The job. A command job is one task without an outcome.
+        settings: Options of the job.
+        use: The bundle's shared values, if any.
+        is_own: Whether this session has submitted the job.
+
+    Attributes:
+        services: The session's parts.
+        job: The job.
+        settings: Options of the job.
+        unfinished: Number of tasks that are not known to have finished.
+        is_unseen: Whether the job can no longer be polled; it continues.
+    """
+
+    # Without a dict: a client can wait for 10,000 jobs.
+    __slots__ = (
+        "_ends",
+        "_is_well",
+        "_listeners",
+        "_on_end",
+        "_uncollected",
+        "_use",
+        "is_unseen",
+        "job",
+        "services",
+        "settings",
+        "unfinished",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        job: Submission | CommandSubmission,
+        settings: Settings,
+        use: Use | None = None,
+        *,
+        is_own: bool = False,
+    ) -> None:
+        self.services = services
+        self.job = job
+        self.settings = settings
+        self.unfinished = job.size
+        self.is_unseen = False
+        self._use = use
+        self._uncollected = job.size if is_own else 0
+        self._is_well = True
+        self._on_end: OnCompletion | None = None
+        self._listeners: dict[int, OnCompletion] = {}
+        self._ends: dict[int, Completion] = {}  # before their listeners
+
+    @property
+    def submission(self) -> Submission:
+        """The job, if its tasks store outcomes."""
+        assert isinstance(self.job, Submission)  # noqa: S101 - for the type checker
+        return self.job
+
+    # --- tracking -----------------------------------------------------------------------------
+
+    def track(self, on_end: OnCompletion | None = None, is_full: IsFull | None = None) -> None:
+        """Track all tasks.
+
+        Args:
+            on_end: Called with each task's index and end; by default, see `follow`.
+            is_full: Back-pressure; see `Tracker.watch`.
+        """
+        self._on_end = on_end
+        tasks = range(self.job.size)
+        self.services.tracker.watch(self.job, tasks, self.settings, self._record_end, is_full)
+
+    def follow(self, index: int, on_end: OnCompletion) -> None:
+        """Track one task, whose end is reported once."""
+        end = self._ends.pop(index, None)
+        if end is not None:
+            on_end(index, end)
+            return
+        self._listeners[index] = on_end
+        tracker = self.services.tracker
+        if not tracker.is_watched(self.job.job_id, index, self._record_end):
+            tracker.watch(self.job, [index], self.settings, self._record_end)
+
+    def leave(self) -> None:
+        """Stop tracking and printing; the job continues."""
+        self.services.tracker.unwatch(self.job.job_id, self._record_end)
+        if isinstance(self.job, Submission):
+            self.services.relay.leave(self.job, range(self.job.size))
+
+    def _record_end(self, index: int, end: Completion) -> None:
+        if isinstance(end, Ended) and end.error is not None:  # it may still run
+            self.is_unseen = self.is_unseen or is_unseen(end.error)
+        else:
+            self.unfinished -= 1
+        listener = self._on_end or self._listeners.pop(index, None)
+        if listener is None:
+            self._ends[index] = end
+        else:
+            listener(index, end)
+
+    # --- output, results, cancellation --------------------------------------------------------
+
+    def print(self, labels: Mapping[int, str], writer: Writer) -> None:
+        """Print the output of tasks while they run, with a label for each index."""
+        self.services.relay.follow(self.submission, labels, writer)
+
+    def stop_printing(self, indexes: Iterable[int]) -> None:
+        """Stop printing the output of tasks."""
+        self.services.relay.leave(self.submission, indexes)
+
+    async def deliver(
+        self, index: int, end: Completion, wanted: Wanted, room: Room = no_bound
+    ) -> Delivered:
+        """Fetch the outcome of a finished task, which stays in the bucket until `discard`.
+
+        Args:
+            index: Index of the task.
+            end: The tracker's report of the end.
+            wanted: Parts of the outcome to fetch.
+            room: Waits before anything except the outcome is fetched.
+
+        Raises:
+            ServiceError: S3 refused a request.
+        """
+        delivered = await self.services.fetcher.deliver(
+            self.submission,
+            index,
+            end,
+            wanted.calls,
+            read=wanted.read,
+            folder_for=wanted.folder_for or where_needed(self.settings.cache_dir),
+            room=room,
+            output=wanted.output,
+        )
+        await self.services.relay.finish(self.submission, index, delivered)
+        return delivered
+
+    def discard(self, index: int, deletable: list[str], output: Iterable[str] = ()) -> None:
+        """Delete the objects of a task whose result was collected; the last task ends the bundle.
+
+        The objects of a failed task are kept for diagnosis, and its bundle with them. If the
+        process is killed before that, `farcall.BatchExecutor.recover` finds the objects again.
+
+        Args:
+            index: Index of the task.
+            deletable: Keys of objects to delete; empty if the task failed. See `Delivered`.
+            output: Keys of output that can still be requested, until the session closes.
+        """
+        where = self.submission.where
+        store = self.services.stores.of(where.bucket)
+        if deletable:
+            store.delete_delivered(self.submission, index, deletable)
+            store.delete_at_close(output)
+        else:
+            if self._use is not None:
+                self._use.doubt()
+            self.services.on_failed()
+        self._uncollected -= 1
+        self._is_well = self._is_well and bool(deletable)
+        if not self._uncollected:
+            store.end_bundle(where, delete=self._is_well)
+            if self._is_well and self._use is not None:
+                self._use.release()
+
+    async def cancel(self, reason: str, indexes: Iterable[int] | None = None) -> None:
+        """Terminate tasks, by default all.
+
+        Raises:
+            ServiceError: The platform refused the call.
+        """
+        ids = [self.job.job_id]
+        if indexes is not None:
+            ids = [self.submission.id_of(index) for index in indexes]
+        raise_first(await self.services.terminations.end(ids, reason))
