@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-from farcall.model.names import ENV_EMULATOR_PYTHON
+from farcall.model.names import EMULATOR_IMAGE, ENV_EMULATOR_PYTHON
 from farcall_local.services.signatures import AccessKey
 
 #: ID of moto's account.
@@ -28,7 +28,7 @@ LOG_GROUP = "farcall-local"
 #: Default log group of Batch.
 DEFAULT_LOG_GROUP = "/aws/batch/job"
 #: Image of jobs that are processes of this machine; it is never pulled.
-IMAGE = "farcall-local-process"
+IMAGE = EMULATOR_IMAGE
 
 #: Address of each node of a multi-node parallel job; all nodes share this machine's network.
 NODE_ADDRESS = "127.0.0.1"

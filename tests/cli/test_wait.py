@@ -81,7 +81,7 @@ async def test_exit_code_reports_failure(hold_jobs, executor, farcall_command):
     done = await farcall_command("wait", failing.id, UNKNOWN_ID, "no-such-name")
     assert done.returncode == 3
     assert f"Batch does not know job {UNKNOWN_ID}" in done.stderr
-    assert "'no-such-name' does not match a job" in done.stderr
+    assert "begins with 'no-such-name'" in done.stderr
     assert done.stdout.startswith(failing.id)
 
 

@@ -51,9 +51,8 @@ NO_CREDENTIALS = (
     f"`aws sso login` renews those of IAM Identity Center; without an account {WITHOUT}"
 )
 _WRONG_KEYS = (
-    "check the access key and its secret where the credentials come from: AWS rejects them. They "
-    "may be deleted, inactive, mistyped or another partition's, or the region is not enabled "
-    "for the account; `aws sts get-caller-identity` needs them too"
+    "AWS rejects the access key or its secret: check both where they come from, with `aws sts "
+    "get-caller-identity`; if that works, check whether the account has the region enabled"
 )
 _FOR_TEMPORARY_KEYS = (
     "check the session token (AWS_SESSION_TOKEN, or aws_session_token in a profile): only "

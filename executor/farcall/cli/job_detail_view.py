@@ -13,7 +13,7 @@ from rich.text import Text
 from farcall.cli import tables
 from farcall.client.console import Console
 from farcall.engine.session import this_user
-from farcall.model.names import counted
+from farcall.model.names import EMULATOR_IMAGE, counted
 from farcall.model.terminal import in_a_line, shown
 from farcall.operations import costs, json_view
 from farcall.operations.catalog import Entry
@@ -198,7 +198,8 @@ def _means(view: Mapping[str, Any], cost: float | None) -> Iterator[tuple[str, s
                 f"{used['wall_s']:.1f} s, {used['cpu_s']:.1f} s CPU time, peak memory "
                 f"{used['peak_memory_bytes'] / _MIB:.0f} MiB"
             )
-            + (f" of {limit / _MIB:.0f}" if limit else ""),
+            + (f" of {limit / _MIB:.0f}" if limit else "")
+            + _excess(used, job),
         )
     yield "Cost", "" if cost is None else costs.dollars(cost)
     if len(job["groups"]) < 2:
@@ -226,3 +227,11 @@ def _places(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield label, in_a_line(text)
     for name, url in view["links"].items():
         yield f"{name.capitalize()} page", in_a_line(url)
+
+
+def _excess(used: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """Return a warning if the task used more memory than requested, on a lenient emulator."""
+    is_lenient = job["image"] == EMULATOR_IMAGE and not used["memory_limit_bytes"]
+    if not is_lenient or used["peak_memory_bytes"] <= job["memory_mib"] * _MIB:
+        return ""
+    return ", more than requested: AWS Batch would have killed the task. Raise memory"

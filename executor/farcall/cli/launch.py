@@ -96,7 +96,7 @@ def launch(
     Examples:
       farcall launch alpine:3 -- echo hello
       farcall launch --nodes 4 --vcpu 8 IMAGE -- sh -c 'echo $AWS_BATCH_JOB_NODE_INDEX'
-      farcall launch -o num_gpus=8 -o instance_type=p4d.24xlarge -e NCCL_DEBUG=INFO IMAGE
+      farcall launch --gpus 8 -o instance_type=p4d.24xlarge -e NCCL_DEBUG=INFO IMAGE
       farcall launch --workspace . python:3 -- python train.py
 
     Without COMMAND, the image's own command runs. The image does not need farcall,

@@ -78,9 +78,11 @@ def check_iterables(iterables: Sequence[Any], methods: Collection[str] = ("iter"
         if any(hasattr(type(given), f"__{name}__") for name in (*methods, "getitem")):
             continue
         shown = reprlib.repr(given)
+        kind = type(given).__name__
+        article = "an" if kind[0] in "aeiou" else "a"
         meant = f"range({shown}), or " if type(given) is int else ""
         raise TypeError(
-            f"map got {shown}, a {type(given).__name__}, which is not iterable. Pass {meant}"
+            f"map got {shown}, {article} {kind}, which is not iterable. Pass {meant}"
             "itertools.repeat(...) for an argument that is the same in all calls"
         )
 

@@ -166,6 +166,9 @@ class BatchFuture(concurrent.futures.Future[R]):
                 self._exception.__traceback__ = self._raised_at
             return super().result(timeout)
         except BaseException as error:
+            if isinstance(error, concurrent.futures.TimeoutError) and not self.done():
+                name = f"job {self.job_id}" if self.job_id else "the call"
+                error.args = (f"{name} has not finished within {timeout:g} s, and continues",)
             if self._raised_at is None or isinstance(error, FarcallError):
                 hide(error)
             raise

@@ -515,7 +515,7 @@ class Sweep(MapJobs[R]):
                             tasks,
                             planned=state.record_uploaded,
                             facts=same,
-                            on_sent=state.record_sent,
+                            on_sent=state.record_sent if self._progress else None,
                         )
                     # The remaining calls were already read, because several are pickled at a time.
                     left = reader.given - state.submitted

@@ -42,7 +42,10 @@ def files() -> list[Path]:
     if named:
         path = Path(named)
         if not path.is_file():
-            raise SettingsError(f"{CONFIG_VARIABLE} is {named!r}, but this file does not exist")
+            raise SettingsError(
+                f"{CONFIG_VARIABLE} is {named!r}, but this file does not exist. Correct "
+                f"the path, or unset it to use {' or '.join(map(str, _FILES))}"
+            )
         return [path]
     found = []
     for path in _FILES:

@@ -856,7 +856,7 @@ _ACCEPTED = {
     "literal_error": "use {expected}",
     "missing": "add it",
     "string_too_long": "use at most {max_length} characters",
-    "string_type": "use a string",
+    "string_type": 'use a string, such as "1"',
     "too_long": "use at most {max_length} entries",
 }
 """Accepted values by pydantic's type of an error; `format` fills in the limits."""

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from farcall.engine.upload_report import reported
 from farcall.model.errors import FarcallError
 from farcall.model.timing import Timing
 from farcall.payload.shared import Piece
@@ -220,7 +221,9 @@ class SharedValues:
             "storing a shared value, %.1f MB, as s3://%s/%s",
             *(piece.size / 1e6, value.store.bucket, key),
         )
-        await value.store.put(key, _checked(piece, piece.data), run=self._in_thread)
+        async with reported("a shared value", piece.size) as record:
+            pieces = _checked(piece, piece.data)
+            await value.store.put(key, pieces, on_sent=record, run=self._in_thread)
         value.generation, value.stored_at = generation, stored_at
 
     async def confirm(

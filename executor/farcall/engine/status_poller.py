@@ -248,15 +248,13 @@ class StatusPoller:
         if any(watch.blocked_reported for watch in watches):  # already logged with the reason
             return
         _log.warning(
-            "no job has started or finished for %.0f s: %s %s waiting, and %s reports %s for "
-            "job %s. %s Run `farcall list --all-users --state active` to list the other jobs.",
-            now - self._idle_since,
+            "%s %s waited for %.0f s, and no job has started or finished. %s `farcall describe "
+            "%s` shows more, and `farcall list --all-users --state active` the other jobs.",
             counted(tasks, "task"),
-            "is" if tasks == 1 else "are",
-            details[0].platform,
-            details[0].furthest,
-            details[0].job_id,
+            "has" if tasks == 1 else "have",
+            now - self._idle_since,
             details[0].likely_cause,
+            details[0].job_id,
         )
 
     async def _check_blocked(self, details: dict[TrackedJob, JobDetail | None]) -> None:

@@ -15,6 +15,7 @@ from farcall.engine.group import Services, TaskGroup
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.sender import Sender
 from farcall.engine.shared import SharedValues
+from farcall.engine.upload_report import reported
 from farcall.model.errors import FarcallError
 from farcall.model.pacing import Ticket
 from farcall.model.submission import Submission
@@ -289,7 +290,7 @@ class Submitter:
         planned: Callable[[Location], Awaitable[None]] | None = None,
         workflow: Workflow | None = None,
         facts: Mapping[str, Any] | None = None,
-        on_sent: Callable[[int], object] = lambda _: None,
+        on_sent: Callable[[int], object] | None = None,
         again: Again | None = None,
     ) -> TaskGroup:
         """Submit tasks as one job: single, or an array of up to `largest_array` tasks.
@@ -311,7 +312,8 @@ class Submitter:
                 again if the bundle is renamed.
             workflow: Workflow of the job; by default from the options.
             facts: Additional JSON metadata of the bundle.
-            on_sent: Called with the number of uploaded bytes since the last call.
+            on_sent: Called with the number of uploaded bytes since the last call; by default a
+                long upload is reported on stderr.
             again: The job whose tasks are submitted again.
 
         Raises:
@@ -352,7 +354,8 @@ class Submitter:
         try:
             key = bundle.where.bundle_key
             await use.confirm(before.shared)
-            await self._store.put(key, bundle.pieces(), quick=quick, on_sent=on_sent)
+            async with reported(f"arguments of {name}") as record:
+                await self._store.put(key, bundle.pieces(), quick=quick, on_sent=on_sent or record)
             if planned is not None:
                 await planned(bundle.where)
             job_id = await self._sender.send(bundle, lambda: write(bundle.size), ticket, planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from farcall_runtime import envelope
 from farcall_runtime.contract import OutcomeStatus
 
 _TAIL_LINES = 20
+_FATAL_FRAME = re.compile(
+    r'(?P<margin>\s*)File "(?P<file>(?:[^"]*/farcall-sources-[0-9a-f]+/\d+/)?(?P<place>[^"]+))"'
+    r"(?=, line \d+ in )"
+)
 _TAIL_BYTES = 64 * 1024
 _TAIL_CHARACTERS = 1000
 """Maximum characters of a line in the end of stderr."""
@@ -115,7 +120,7 @@ class About(NamedTuple):
         written = self.stderr[-_TAIL_BYTES:].decode(errors="replace").replace("\r\n", "\n")
         tail = [output.last_state(line) for line in written.rstrip().split("\n")]
         if any(tail):
-            lines = (_shortened(line) for line in tail[-_TAIL_LINES:])
+            lines = map(_shortened, _of_user(tail)[-_TAIL_LINES:])
             text += "\nEnd of stderr:\n" + "\n".join(f"  {line}" for line in lines)
         if self.log_url:
             text += f"\nIts log: {self.log_url}"
@@ -153,6 +158,21 @@ class FailureReason:
     def error(self, job: About) -> errors.FarcallError:
         """Return the error of a call."""
         return self.kind(job.message(self.sentence, self.remedy), **job.fields(self.exit_code))
+
+
+def _of_user(lines: Sequence[str]) -> list[str]:
+    """Return lines with the project's paths, and without farcall's frames in fatal errors.
+
+    The frames of https://docs.python.org/3/library/faulthandler.html begin with the innermost one.
+    """
+    shown: list[str] = []
+    is_own = False
+    for line in lines:
+        frame = _FATAL_FRAME.match(line)
+        is_own = frame is not None and (is_own or "/farcall_runtime/" in frame["file"])
+        if not is_own:
+            shown.append(_FATAL_FRAME.sub(r'\g<margin>File "\g<place>"', line))
+    return shown
 
 
 def _shortened(line: str) -> str:

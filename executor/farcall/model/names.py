@@ -29,6 +29,8 @@ def unique(name: str, otherwise: str = "task") -> str:
 BackendName: TypeAlias = Literal["batch", "kubernetes"]
 ENV_EMULATOR_PYTHON = "FARCALL_EMULATOR_PYTHON"
 """Interpreter of a local AWS emulator whose jobs are processes; set for its clients."""
+EMULATOR_IMAGE = "farcall-local-process"
+"""Image of the jobs that a local AWS emulator runs as processes."""
 
 BATCH: BackendName = "batch"
 KUBERNETES: BackendName = "kubernetes"

@@ -151,8 +151,8 @@ class Finder:
 
     def _none(self, word: str) -> str:
         return (
-            f"{word!r} does not match a job{self._whose()} by the beginning of its ID (at "
-            f"least 4 characters) or of its name{self._where()}"
+            f"no job{self._whose()} has a name or an ID that begins with {word!r} (of an ID, at "
+            f"least 4 characters){self._where()}"
         )
 
     def _whose(self) -> str:

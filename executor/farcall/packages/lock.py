@@ -44,7 +44,7 @@ def check(path: Path, project: str) -> None:
     Raises:
         SettingsError: The lock does not match, or a file is invalid.
     """
-    for package in _document(path).get("package", ()):
+    for package in read_document(path).get("package", ()):
         folders = [folder for kind, folder in package["source"].items() if kind in _LOCAL]
         for file in (path.parent / each / project for each in folders):
             required = _required(file) if file.is_file() else None
@@ -55,7 +55,12 @@ def check(path: Path, project: str) -> None:
                 )
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a TOML file that the option names.
+
+    Raises:
+        SettingsError: It is not valid TOML.
+    """
     try:
         document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -67,7 +72,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _required(file: Path) -> list[Requirement] | None:
     """Return the dependencies in a project's file; None if they are dynamic."""
-    table = _document(file).get("project", {})
+    table = read_document(file).get("project", {})
     if "dependencies" in table.get("dynamic", ()):
         return None
     try:

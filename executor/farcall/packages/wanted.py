@@ -6,6 +6,7 @@ of the files, or the user's uv settings change. So all jobs get the same version
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import re
@@ -94,6 +95,8 @@ def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
         )
     if path.name == LOCK:
         return _resolve_lock(path, extra, target)
+    if path.name == PROJECT:
+        _check_project(path)
     read = _included(path)
     source = Source(path.parent, tuple(read.options))
     found = _resolve([str(path), *extra], [], target, source, read.files)
@@ -105,6 +108,30 @@ def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
         for pin in found.pins
     ]
     return found._replace(pins=pins)
+
+
+def _check_project(path: Path) -> None:
+    """Reject a project whose file does not list its dependencies in the standard's form.
+
+    https://packaging.python.org/en/latest/specifications/pyproject-toml/
+    """
+    document = lock.read_document(path)
+    project = document.get("project", {})
+    is_dynamic = "dependencies" in project.get("dynamic", ())
+    if "dependencies" in document.get("tool", {}).get("poetry", {}) and (
+        is_dynamic or "dependencies" not in project
+    ):
+        why, command = "lists its dependencies in Poetry's own table", "poetry export"
+    elif is_dynamic:
+        why = "has dynamic dependencies, which only its build backend's code knows"
+        command = "uv pip compile pyproject.toml"
+    else:
+        return
+    raise SettingsError(
+        f"packages: {path} {why}. Move them to [project] dependencies, or run `{command} -o "
+        'requirements.txt` and set packages="requirements.txt"',
+        option="packages",
+    )
 
 
 def _resolve_lock(path: Path, extra: Sequence[str], target: Target) -> Pins:
@@ -212,7 +239,7 @@ def _included(path: Path) -> _Included:
         read.files.update(_digests([one]))
         if one.name == PROJECT or str(one) not in read.files:
             continue
-        for line in _lines(one.read_text(encoding="utf-8", errors="replace")):
+        for line in _lines(_text_of(one)):
             if _INDEX.match(line):
                 read.options.append(line)
             elif include := _INCLUDE.match(line):
@@ -221,6 +248,17 @@ def _included(path: Path) -> _Included:
                 name = canonicalize_name(re.split(r"[\s\[=;@]", line)[0])
                 read.hashes[name] = hashes[0].strip()
     return read
+
+
+def _text_of(path: Path) -> str:
+    content = path.read_bytes()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise SettingsError(
+            f"packages: {path} is encoded in UTF-16. Save it as UTF-8, in PowerShell with "
+            f"`(Get-Content {path.name}) | Set-Content -Encoding utf8 {path.name}`",
+            option="packages",
+        )
+    return content.decode(errors="replace")
 
 
 def _lines(text: str) -> list[str]:

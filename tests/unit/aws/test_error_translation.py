@@ -143,10 +143,22 @@ async def test_only_server_errors_are_transient(status, passes, sent):
 @pytest.mark.parametrize(
     ("code", "message", "words"),
     [
-        ("UnrecognizedClientException", "The security token is invalid.", "AWS rejects them"),
-        ("InvalidClientTokenId", "The security token is invalid.", "AWS rejects them"),
-        ("InvalidSignatureException", "The signature does not match.", "AWS rejects them"),
-        ("AuthFailure", "AWS was not able to validate the credentials.", "AWS rejects them"),
+        (
+            "UnrecognizedClientException",
+            "The security token is invalid.",
+            "AWS rejects the access key",
+        ),
+        ("InvalidClientTokenId", "The security token is invalid.", "AWS rejects the access key"),
+        (
+            "InvalidSignatureException",
+            "The signature does not match.",
+            "AWS rejects the access key",
+        ),
+        (
+            "AuthFailure",
+            "AWS was not able to validate the credentials.",
+            "AWS rejects the access key",
+        ),
         ("InvalidSignatureException", "Signature expired: 20261122T1 is now earlier", "clock"),
         ("SignatureDoesNotMatch", "Signature not yet current: 20261122T1 is later", "clock"),
         ("RequestTimeTooSkewed", "The difference is too large.", "clock"),

@@ -69,6 +69,14 @@ def test_retry_before_submission_is_rejected(make_pool):
         future.cancel()
 
 
+def test_expired_wait_names_call(make_pool):
+    with make_pool(linger_s=30) as pool:
+        future = pool.submit(scale, 3)
+        with pytest.raises(concurrent.futures.TimeoutError, match="the call has not finished"):
+            future.result(0)
+        future.cancel()
+
+
 def test_future_has_result_and_job_id(pool, cloud):
     future = pool.submit(scale, 3, factor=5)
     assert isinstance(future, BatchFuture)

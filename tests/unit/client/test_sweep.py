@@ -82,7 +82,8 @@ class Opened:
         if number in self.failures:
             raise self.failures[number]
         taken = [(unpickled(f), unpickled(a)) for f, a in islice(tasks, self.most)]
-        on_sent(1000)
+        if on_sent is not None:
+            on_sent(1000)
         await self.may_go.wait()
         job_id = f"job-{number}"
         self._tasks[job_id] = taken
@@ -279,7 +280,7 @@ async def test_endless_map_is_submitted_in_step(opened, monkeypatch):
 async def test_upload_progress_is_counted(opened, task):
     opened.most = 3
     opened.may_go.clear()
-    sweep = task.map(range(5), chunksize=1)
+    sweep = task.map(range(5), chunksize=1, progress=True)
     waiting = asyncio.ensure_future(sweep)
     while sweep._state is None or not sweep._state.sent_bytes:
         await asyncio.sleep(0)

@@ -268,8 +268,8 @@ async def test_idle_queue_is_reported_once(world, caplog):
     assert caplog.records == []
     await asyncio.sleep(300)
     (record,) = caplog.records
-    expected = "3 tasks are waiting, and Batch reports RUNNABLE for job waits"
-    assert expected in record.getMessage()
+    assert "3 tasks have waited for" in record.getMessage()
+    assert "`farcall describe waits` shows more" in record.getMessage()
 
 
 async def test_finished_task_counts_as_progress(world, caplog):

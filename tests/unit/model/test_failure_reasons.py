@@ -163,3 +163,21 @@ def test_missing_and_unusable_outcomes_are_explained():
     assert (type(forged), type(other)) == (errors.IntegrityError, errors.VersionMismatchError)
     assert "It was not unpickled" in str(forged)
     assert [error.job_id for error in (forged, other)] == ["job-1", "job-1"]
+
+
+def test_stack_of_fatal_error_shows_own_frames():
+    lines = [
+        "Current thread 0x1 (most recent call first):",
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
+        '  File "/dev/shm/job-1/farcall-sources-9a9b47790ea143/0/src/fit.py", line 2 in solve',
+        '  File "/opt/farcall_runtime/task.py", line 303 in _call',
+        '  File "<frozen runpy>", line 88 in _run_code',
+        "Extension modules: numpy",
+    ]
+    about = failure_reasons.About("job-1", "fit", stderr="\n".join(lines).encode())
+    assert about.message("killed", "see its output").splitlines()[2:] == [
+        "  Current thread 0x1 (most recent call first):",
+        '    File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
+        '    File "src/fit.py", line 2 in solve',
+        "  Extension modules: numpy",
+    ]

@@ -152,9 +152,9 @@ async def test_ambiguous_name_cancels_nothing():
 @pytest.mark.parametrize("reference", ["", "nothing", "64b", "64bc", "fit:x", "a b", "*", ":1"])
 async def test_unknown_reference_names_searched_queue(reference):
     jobs = Jobs(job(1, "fit", user="peter"))
-    with pytest.raises(UnknownError, match="does not match a job of mary by") as refused:
+    with pytest.raises(UnknownError, match="no job of mary has a name or an ID") as refused:
         await jobs.find(reference)
-    assert "of its name in queue queue" in str(refused.value)
+    assert "4 characters) in queue queue" in str(refused.value)
 
 
 async def test_newest_job_is_filtered_by_workflow():

@@ -109,8 +109,8 @@ async def test_status_is_parsed_from_any_wording(clock):
     ("code", "words"),
     [
         ("RequestTimeTooSkewed", "set this machine's clock"),
-        ("InvalidAccessKeyId", "AWS rejects them"),
-        ("SignatureDoesNotMatch", "AWS rejects them"),
+        ("InvalidAccessKeyId", "AWS rejects the access key"),
+        ("SignatureDoesNotMatch", "AWS rejects the access key"),
     ],
 )
 async def test_error_code_of_403_is_explained(code, words, clock):

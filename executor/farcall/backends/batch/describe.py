@@ -14,6 +14,7 @@ from farcall.backends.batch import failure_reasons
 from farcall.model.commands import ENV_RUN
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
+from farcall.model.names import EMULATOR_IMAGE
 
 # --- Pending reasons: why an unfinished job waits. No I/O ---------------------------------------
 
@@ -50,6 +51,13 @@ class BatchJob(JobDetail):
     def remedy(self) -> str:
         """Remedy if Batch reports that it cannot place the job; otherwise empty."""
         return failure_reasons.blocked(self.status_reason) if self.is_blocked else ""
+
+    @property
+    def likely_cause(self) -> str:
+        """Likely cause of a long wait, as a sentence."""
+        if self.image == EMULATOR_IMAGE:
+            return "The local AWS emulator runs as many jobs at a time as fit on this machine."
+        return super().likely_cause
 
     @property
     def is_blocked(self) -> bool:

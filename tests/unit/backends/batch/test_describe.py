@@ -6,6 +6,7 @@ import pytest
 
 from farcall.backends.batch.describe import BatchJob, from_describe, from_summary
 from farcall.model.jobs import Attempt, JobStatus
+from farcall.model.names import EMULATOR_IMAGE
 
 EXITED = "Essential container in task exited"
 NOT_STARTED = "Task failed to start"
@@ -273,3 +274,8 @@ def test_multi_node_summaries_are_read():
     assert from_summary(whole).exit_code == 2
     assert (from_summary(whole).nodes, from_summary(node).nodes) == (2, 0)
     assert from_summary(node).status is JobStatus.RUNNING
+
+
+def test_emulators_wait_has_no_instance():
+    waiting = BatchJob("8f1", "fit", JobStatus.RUNNABLE, image=EMULATOR_IMAGE)
+    assert "emulator" in waiting.likely_cause
