@@ -14,6 +14,7 @@ from farcall.client import call_reader
 from farcall.client import sweep as module
 from farcall.client.progress import Counts
 from farcall.engine.fetcher import Delivered
+from farcall.engine.group import Services, TaskGroup
 from farcall.engine.tracked_job import Ended, Trouble, UnseenError
 from farcall.model.errors import (
     FarcallError,
@@ -61,7 +62,19 @@ class Opened:
         )
         self.terminations = SimpleNamespace(leave=self._leave, end=self._end)
         self.threads = SimpleNamespace(run=self._in_thread)
-        self.fetcher = self.cleaner = self
+        store = SimpleNamespace(
+            delete_delivered=self._discard,
+            delete_at_close=lambda _: None,
+            end_bundle=lambda *_, **__: None,
+        )
+        self.services = Services(
+            SimpleNamespace(of=lambda _: store),
+            self.tracker,
+            self,
+            SimpleNamespace(finish=self._finish, leave=lambda *_: None),
+            self.terminations,
+            lambda: None,
+        )
 
     async def submitter(self, settings):
         return self
@@ -71,8 +84,6 @@ class Opened:
 
     def at_work(self):
         return contextlib.nullcontext()
-
-    def record_submission(self, submission): ...
 
     async def submit_together(self, settings, name, tasks, *, planned, facts, on_sent):
         await asyncio.sleep(0)
@@ -89,7 +100,8 @@ class Opened:
         self._tasks[job_id] = taken
         where = Location("bucket", "farcall/v1/run", job_id)
         await planned(where)
-        return Submission(job_id, name, where, b"key", len(taken))
+        submission = Submission(job_id, name, where, b"key", len(taken))
+        return TaskGroup(self.services, submission, settings, is_own=True)
 
     def _watch(self, submission, indexes, settings, tell, is_full):
         self.watched[submission.job_id] = tell
@@ -102,9 +114,10 @@ class Opened:
         asyncio.get_running_loop().call_soon(tell, index, arrival or Arrived(job_id, index, 10))
 
     def _unwatch(self, job_id, tell):
-        assert self.watched.pop(job_id) == tell
+        if job_id in self.watched:  # a finished job is not watched any more
+            assert self.watched.pop(job_id) == tell
 
-    async def deliver(self, submission, index, arrival, calls, *, folder_for, room, output):
+    async def deliver(self, submission, index, arrival, calls, **_):
         await asyncio.sleep(0)
         if self.undelivered:
             raise self.undelivered.pop(0)
@@ -121,7 +134,9 @@ class Opened:
         except ValueError as error:
             return Result(error=error)
 
-    def discard(self, settings, submission, index, deletable):
+    async def _finish(self, submission, index, delivered): ...
+
+    def _discard(self, submission, index, deletable):
         self.discarded += deletable
 
     async def _leave(self, job_ids, tasks, reason):

@@ -1,11 +1,10 @@
 """Counts of a sweep's calls over all of its jobs."""
 
-import types
-
 import pytest
 
 from farcall.client import sweep_state
 from farcall.client.progress import Counts
+from farcall.engine.group import TaskGroup
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.model.timing import Timing
@@ -21,19 +20,12 @@ def array(job_id, **summary):
     return JobDetail(job_id, "n", status=JobStatus.PENDING, array_size=9, status_summary=summary)
 
 
-def fetched(*errors):
-    results = sweep_state.deque(Result(error=error) for error in errors)
-    return sweep_state.Fetched(
-        (0, 1), "job", results, types.SimpleNamespace(leave=lambda: None), print
-    )
-
-
 @pytest.fixture
 def waiting():
     """Sweep of 25 calls, two per task, in an array of 10, an array of 2, and a plain job."""
     made = sweep_state.SweepState(25, 2, Timing())
     for submission, calls in ((job("a", 10), 20), (job("b", 2), 4), (job("c", 1), 1)):
-        made.record_job(submission, calls)
+        made.record_job(TaskGroup(None, submission, None), calls)
     return made
 
 
@@ -81,6 +73,9 @@ def test_batch_status_counts_before_fetching(waiting):
 
 def test_failed_calls_are_not_done(waiting):
     waiting.arrays["a"].ended = 6
-    waiting.put(fetched(None, ValueError()))
-    waiting.put(fetched(ValueError(), ValueError()))
-    assert waiting.count(lambda _: None) == Counts(running=0, done=3, failed=3, total=25)
+    array = waiting.arrays["a"]
+    for index, errors in enumerate([(None, ValueError()), (ValueError(), ValueError())]):
+        numbers = waiting.calls_of(array, index)
+        waiting.record_results(array.group, index, numbers, [Result(error=e) for e in errors])
+    count = waiting.count(lambda _: None)
+    assert count == Counts(running=0, done=3, failed=3, total=25, errors="ValueError x3")

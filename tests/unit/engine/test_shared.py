@@ -63,18 +63,16 @@ async def test_concurrent_uses_store_one_value(here):
 
 async def test_unused_value_is_deleted_at_close(here):
     use, _ = await here.use()
-    use.record_submitted(WHERE)
     other, _ = await here.use()
     other.release()
-    here.values.record_deleted(WHERE)
+    use.release()
     assert await here.stored()  # kept for the next map
     await here.values.close()
     assert not await here.stored()
 
 
 async def test_kept_bundle_keeps_its_values(here):
-    use, generation = await here.use()
-    use.record_submitted(WHERE)
+    _, generation = await here.use()
     await here.values.close()
     assert await here.stored() == [key_of(generation)]
 
@@ -91,10 +89,9 @@ async def test_put_value_stays_until_discarded(here):
 async def test_discarded_value_waits_for_its_bundles(here):
     await here.values.pin(here.store, ROOT, [PIECE])
     use, _ = await here.use(WITHOUT_DATA)
-    use.record_submitted(WHERE)
     await here.values.discard(here.store, ROOT, [PIECE.sha256])
     assert await here.stored()
-    here.values.record_deleted(WHERE)
+    use.release()
     await here.values.close()
     assert not await here.stored()
 
@@ -123,11 +120,10 @@ async def test_two_sessions_store_separate_values(here):
 
 async def test_value_missed_by_task_is_stored_again(here):
     use, first = await here.use()
-    use.record_submitted(WHERE)
-    here.values.forget(WHERE)
+    use.doubt()
     assert (await here.use())[1] == first  # another value was missing, or another error
     await here.store.delete([key_of(first)])
-    here.values.forget(WHERE)
+    use.doubt()
     _, second = await here.use()
     assert await here.stored() == [key_of(second)]
 
@@ -135,9 +131,8 @@ async def test_value_missed_by_task_is_stored_again(here):
 async def test_missing_value_without_bytes_is_error(here):
     await here.values.pin(here.store, ROOT, [PIECE])
     use, generation = await here.use(WITHOUT_DATA)
-    use.record_submitted(WHERE)
     await here.store.delete([key_of(generation)])
-    here.values.forget(WHERE)
+    use.doubt()
     with pytest.raises(FarcallError, match=r"no longer at .*; put it again"):
         await here.use(WITHOUT_DATA)
 

@@ -5,6 +5,7 @@ import pytest
 
 from farcall import Settings
 from farcall.aws.buckets import place
+from farcall.engine.group import Services
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.packer import WorkerThreads
 from farcall.engine.shared import SharedValues
@@ -65,9 +66,10 @@ class Account:
         self.log.append(("terminate", list(job_ids)))
         return {}
 
-    def record_children(self, submission): ...
+    def watch(self, job, indexes, *_): ...
 
-    def record_end(self, submission, index): ...
+    def is_watched(self, *_):
+        return True
 
 
 @pytest.fixture
@@ -80,10 +82,11 @@ async def submitter(account):
     access = SimpleNamespace(place=lambda bucket: place(bucket, "us-east-1"), timing=TIMING)
     backend = ScriptedBatch(None, account)
     shared = SharedValues(TIMING)
+    services = Services(account, account, None, None, account, lambda: None)
     return Submitter(
         access,
         backend,
-        account,
+        services,
         account,
         "farcall/v1/run",
         shared,
@@ -101,8 +104,12 @@ FUNCTION = pack_function(work)
 
 
 def send(submitter, name="work", **options):
-    settings = Settings(**{**OPTIONS, **options})
-    return asyncio.ensure_future(submitter.submit(settings, name, FUNCTION, ARGUMENTS))
+    async def submit():
+        settings = Settings(**{**OPTIONS, **options})
+        group, index = await submitter.submit(settings, name, FUNCTION, ARGUMENTS)
+        return group.submission, index
+
+    return asyncio.ensure_future(submit())
 
 
 async def test_one_task_is_a_plain_job(submitter, account, clock):
@@ -166,7 +173,7 @@ async def test_array_has_at_most_10000_tasks(submitter, account, clock):
     found = await asyncio.gather(*tasks)
     sizes = [request.get("arrayProperties", {"size": 1})["size"] for request in account.requests]
     assert sorted(sizes) == [1, 10_000]
-    assert len({submission.id_of(index) for submission, index in found}) == 10_001
+    assert len({group.submission.id_of(index) for group, index in found}) == 10_001
 
 
 # --- failures ---------------------------------------------------------------------------------

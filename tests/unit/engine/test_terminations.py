@@ -24,9 +24,13 @@ class Looking:
     def __init__(self):
         self.polled = []
         self.known = {}
+        self.left = {}  # unfinished tasks by array
 
     def submission(self, job_id):
         return self.known.get(job_id)
+
+    def unfinished(self, job_id):
+        return self.left.get(job_id)
 
     def poll_soon(self, job_ids):
         self.polled += job_ids
@@ -72,30 +76,26 @@ async def test_each_refused_job_is_returned(terminations, client):
     assert refused["y"].code == "AccessDenied"
 
 
-async def test_fully_named_array_needs_one_request(terminations, client):
-    terminations.record_children(ARRAY)
+async def test_fully_named_array_needs_one_request(terminations, client, tracker):
+    tracker.left["a"] = [0, 1, 2, 3]
     await terminations.end(["x", *CHILDREN], "enough")
     assert ended(client) == ["x", "a"]
 
 
-async def test_ended_tasks_need_not_be_named(terminations, client):
-    terminations.record_children(ARRAY)
-    terminations.record_end(ARRAY, 2)
-    terminations.record_children(ARRAY)
+async def test_ended_tasks_need_not_be_named(terminations, client, tracker):
+    tracker.left["a"] = [0, 1, 3]
     await terminations.end([CHILDREN[3], CHILDREN[0], CHILDREN[1]], "enough")
     assert ended(client) == ["a"]
 
 
-async def test_unnamed_task_keeps_running(terminations, client):
-    terminations.record_children(ARRAY)
+async def test_unnamed_task_keeps_running(terminations, client, tracker):
+    tracker.left["a"] = [0, 1, 2, 3]
     await terminations.end(CHILDREN[1:], "enough")
     assert ended(client) == CHILDREN[1:]
 
 
-async def test_last_task_is_terminated_by_id(terminations, client):
-    terminations.record_children(ARRAY)
-    for index in range(3):
-        terminations.record_end(ARRAY, index)
+async def test_last_task_is_terminated_by_id(terminations, client, tracker):
+    tracker.left["a"] = [3]
     await terminations.end(CHILDREN[3:], "enough")
     assert ended(client) == CHILDREN[3:]
 
@@ -105,16 +105,16 @@ async def test_unknown_array_tasks_are_terminated_individually(terminations, cli
     assert ended(client) == CHILDREN
 
 
-async def test_concurrent_terminations_are_merged(terminations, client):
-    terminations.record_children(ARRAY)
+async def test_concurrent_terminations_are_merged(terminations, client, tracker):
+    tracker.left["a"] = [0, 1, 2, 3]
     await asyncio.gather(*(terminations.end([child], "enough") for child in CHILDREN))
     assert client.asked("terminate_job") == [{"jobId": "a", "reason": "farcall: enough"}]
     await terminations.end(["x"], "enough")
     assert ended(client) == ["a", "x"]
 
 
-async def test_each_task_keeps_its_reason(terminations, client):
-    terminations.record_children(ARRAY)
+async def test_each_task_keeps_its_reason(terminations, client, tracker):
+    tracker.left["a"] = [0, 1, 2, 3]
     reasons = ["one", "two", "one", "two"]
     pairs = zip(CHILDREN, reasons, strict=True)
     await asyncio.gather(*(terminations.end([child], reason) for child, reason in pairs))
@@ -167,8 +167,8 @@ async def test_settle_flushes_merged_terminations(terminations, client):
     await waiting
 
 
-async def test_leave_logs_number_of_terminated_tasks(terminations, client, caplog):
-    terminations.record_children(ARRAY)
+async def test_leave_logs_number_of_terminated_tasks(terminations, client, tracker, caplog):
+    tracker.left["a"] = [0, 1, 2, 3]
     await terminations.leave([*CHILDREN, "x"], 5, "left")
     assert ended(client) == ["a", "x"]
     assert [record.message for record in caplog.records] == [
@@ -271,7 +271,7 @@ async def test_tasks_are_marked_before_termination(marking, client, tracker, sto
 async def test_whole_array_needs_no_marker(marking, tracker, stores):
     tracker.known["a"] = ARRAY
     ending = Terminations(marking, tracker, stores)
-    ending.record_children(ARRAY)
+    tracker.left["a"] = [0, 1, 2, 3]
     await ending.end([*CHILDREN, "x"], "enough")
     assert marking.marked == [[]]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farcall.client.sweep_state import ByteBudget
+from farcall.engine.byte_budget import ByteBudget
 
 
 async def inside(window, *sizes):
