@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall.model.output import LogLine
 from farcall.model.workflows import Workflow

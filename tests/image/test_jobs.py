@@ -20,7 +20,7 @@ from farcall import (
     OutcomeMissingError,
     OutOfMemoryError,
 )
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall_runtime.contract import ExitCode
 from tests.image.cloud import through
 from tests.support.proxy import Proxy

@@ -16,7 +16,7 @@ from obstore.store import S3Store
 
 import farcall_runtime
 from farcall import Settings
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall.model.workflows import Workflow
 from farcall.payload import pickling, unpickling
 from farcall.payload.bundle import Bundle

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall.engine.session import session_for
 
 MANY = 3000

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from farcall.backends.base import Capabilities, LogEvent
+from farcall.engine.batcher import Batcher
 from farcall.engine.logs.reader import LogReader
-from farcall.engine.packer import Batcher
 from farcall.engine.tracked_job import Trouble
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 

@@ -18,11 +18,11 @@ from farcall.cli.printing import echo
 from farcall.client.command_job import name_of
 from farcall.client.console import Console
 from farcall.config.settings import Settings
+from farcall.engine.launcher import command_of
 from farcall.engine.packages import TaskPackages, planned_runtime
-from farcall.engine.packer import WorkerThreads
-from farcall.engine.sender import command_of
 from farcall.engine.session import session_for
 from farcall.engine.submitter import job_of
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import names
 from farcall.model.commands import Nodes
 from farcall.model.errors import ServiceError

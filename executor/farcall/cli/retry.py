@@ -12,7 +12,7 @@ from farcall.cli import references
 from farcall.cli.common import confirm, opened, print_json
 from farcall.cli.options import given, resource_options
 from farcall.cli.printing import echo
-from farcall.engine.retry import Plan
+from farcall.engine.retry_plan import Plan
 from farcall.engine.session import this_user
 from farcall.model.errors import NothingToRetryError, UnknownError
 from farcall.model.names import counted, in_queues

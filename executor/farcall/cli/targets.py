@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from farcall.client.task import Task
-from farcall.engine.session import UnguardedModuleError, importing
+from farcall.engine.unguarded_modules import UnguardedModuleError, importing
 from farcall.model.errors import FarcallError
 from farcall_runtime import failures
 

@@ -27,10 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farcall.client.future import BatchFuture, Condition
 from farcall.client.loop_thread import LoopThread
-from farcall.engine.fetcher import Output
-from farcall.engine.group import Wanted
+from farcall.engine.delivered import Output, Wanted
 from farcall.engine.run import TaskRun
-from farcall.engine.session import check_blocking_import
+from farcall.engine.unguarded_modules import check_blocking_import
 from farcall.model.errors import FarcallError
 from farcall.model.interrupts import left_by
 from farcall.model.names import counted, named

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from farcall.client.job import SubmittedJob
-from farcall.engine import fetcher
+from farcall.engine import failures
 from farcall.engine.run import CommandRun
 from farcall.engine.session import Session
 from farcall.engine.tracked_job import Ended
@@ -70,7 +70,7 @@ class CommandJob(SubmittedJob[CommandRun]):
         if detail is None:
             raise JobLostError(session.backend.unknown(self.id), job_id=self.id)
         if detail.status is not JobStatus.SUCCEEDED:
-            raise await fetcher.of_command(session.backend, session.timing, detail)
+            raise await failures.of_command(session.backend, session.timing, detail)
         codes = {node.node_index or 0: node.exit_code for node in await _nodes(session, detail)}
         return CommandResult(
             self.id,

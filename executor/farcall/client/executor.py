@@ -19,11 +19,10 @@ from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.config.help import shows_options
 from farcall.config.settings import Settings, default_bucket
-from farcall.engine.fetcher import Output
-from farcall.engine.group import Wanted
+from farcall.engine.delivered import Output, Wanted
+from farcall.engine.launcher import launch
 from farcall.engine.packer import FunctionCall
 from farcall.engine.run import CommandRun, TaskRun
-from farcall.engine.sender import launch
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import is_unseen
 from farcall.engine.workspaces import with_workspace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from farcall.client.frames import hide
 from farcall.config.help import shows_options
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall.model.errors import FarcallError, NothingToRetryError, TaskNotPicklableError
 
 if TYPE_CHECKING:

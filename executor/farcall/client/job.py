@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 from farcall.client.frames import frames_hidden
 from farcall.config.help import shows_options
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall.engine.logs.sources import TaskOutput
 from farcall.engine.run import JobRun, TaskRun
 from farcall.model.errors import TaskNotPicklableError

@@ -12,8 +12,8 @@ from farcall.client.sweep_state import SweepState
 from farcall.config.help import shows_options
 from farcall.config.settings import Settings
 from farcall.engine import retry
-from farcall.engine.fetcher import Output
-from farcall.engine.group import Wanted
+from farcall.engine.delivered import Output, Wanted
+from farcall.engine.retry_plan import plan_for, until_ended
 from farcall.engine.run import TaskRun
 from farcall.engine.session import Session, session_for
 from farcall.model.errors import FarcallError, NothingToRetryError
@@ -188,8 +188,8 @@ class RetriedSweep(MapJobs[R]):
 
     async def _submit_one(self, session: Session, state: SweepState, source: Source) -> None:
         job_id = source.submission.job_id
-        await retry.until_ended(session, job_id)
-        plan = await retry.plan_for(session, self._settings, job_id)
+        await until_ended(session, job_id)
+        plan = await plan_for(session, self._settings, job_id)
         if not plan.tasks:
             return
         settings = plan.with_options(self._options)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from farcall.client.progress import Counts
-from farcall.engine.fetcher import Output
+from farcall.engine.delivered import Output
 from farcall.engine.group import TaskGroup
 from farcall.engine.window import Fetched, Window
 from farcall.model.jobs import JobDetail, JobStatus

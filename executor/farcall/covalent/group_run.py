@@ -9,8 +9,7 @@ from farcall.config.settings import Settings
 from farcall.covalent import node_results
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.node_results import NodeEnd
-from farcall.engine.fetcher import Delivered, Output
-from farcall.engine.group import Wanted
+from farcall.engine.delivered import Delivered, Output, Wanted
 from farcall.engine.run import TaskRun
 from farcall.model.errors import JobCancelledError
 from farcall.model.workflows import Workflow

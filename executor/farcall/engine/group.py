@@ -9,20 +9,20 @@ values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
-from farcall.engine.fetcher import Delivered, Fetcher, Output, Reader, Room, no_bound
+from farcall.engine.delivered import Delivered, Wanted
+from farcall.engine.fetcher import Fetcher, Room, no_bound
 from farcall.engine.logs.relay import Relay, Writer
 from farcall.engine.shared import Use
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracked_job import Completion, Ended, IsFull, OnCompletion, is_unseen
 from farcall.engine.tracker import Tracker
 from farcall.model.submission import CommandSubmission, Submission
-from farcall.payload import results
-from farcall.payload.spill import FolderFor, where_needed
+from farcall.payload.spill import where_needed
 from farcall.storage.store import Stores
 
 
@@ -44,26 +44,6 @@ class Services(NamedTuple):
     relay: Relay
     terminations: Terminations
     on_failed: Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Parts of a task's outcome that are fetched.
-
-    Attributes:
-        calls: Number of calls in the task, if known.
-        output: Part of the task's output that is fetched with the result. The rest can be fetched
-            later, except with `Output.NONE`, which deletes it with the result.
-        read: Reads the results from the outcome.
-        folder_for: Folder for a large result; by default ``cache_dir`` if memory is short.
-        writer: Prints the task's output while a caller waits for the result.
-    """
-
-    calls: int = 1
-    output: Output = Output.SMALL
-    read: Reader = results.read
-    folder_for: FolderFor | None = None
-    writer: Writer | None = None
 
 
 class TaskGroup:
@@ -191,16 +171,9 @@ class TaskGroup:
         Raises:
             ServiceError: S3 refused a request.
         """
-        delivered = await self.services.fetcher.deliver(
-            self.submission,
-            index,
-            end,
-            wanted.calls,
-            read=wanted.read,
-            folder_for=wanted.folder_for or where_needed(self.settings.cache_dir),
-            room=room,
-            output=wanted.output,
-        )
+        if wanted.folder_for is None:
+            wanted = replace(wanted, folder_for=where_needed(self.settings.cache_dir))
+        delivered = await self.services.fetcher.deliver(self.submission, index, end, wanted, room)
         await self.services.relay.finish(self.submission, index, delivered)
         return delivered
 

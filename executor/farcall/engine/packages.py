@@ -24,7 +24,7 @@ from farcall.aws.access import Access
 from farcall.aws.s3 import Stored
 from farcall.backends.base import Runtime, Submissions
 from farcall.config.settings import Settings
-from farcall.engine.packer import WorkerThreads
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.names import counted

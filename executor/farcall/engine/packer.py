@@ -6,155 +6,19 @@ thread and pickle the same function as often.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from farcall.config.settings import Settings
+from farcall.engine.batcher import Batcher
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.payload import pickling
 from farcall.payload.call_texts import CallTexts
 from farcall.payload.pickling import Call, Packed
 from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests
-
-# --- Thread pool of a session: for work that would block the event loop, such as pickling -------
-
-
-_THREADS = 4
-
-T = TypeVar("T")
-
-
-class WorkerThreads:
-    """Thread pool of a session that stays open after `close` while it is in use.
-
-    Attributes:
-        executor: The pool.
-    """
-
-    def __init__(self) -> None:
-        self.executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="farcall")
-        self._holders = 0
-        self._is_closed = False
-
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *args)
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep the threads open while the block runs."""
-        self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._end()
-
-    def close(self) -> None:
-        """Stop the threads as soon as no block uses them."""
-        self._is_closed = True
-        self._end()
-
-    def _end(self) -> None:
-        if self._is_closed and not self._holders:
-            self.executor.shutdown(wait=False, cancel_futures=True)
-
-
-# --- Batcher: combines concurrent requests of many coroutines -----------------------------------
-
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class Batcher(Generic[K, V]):
-    """Joins requests of one event loop into batches, which run one after another.
-
-    Args:
-        answer: Returns a result or an exception per request, in their order. If it raises, all
-            requests of the batch fail with that exception.
-        most: Maximum size of a batch; None for no limit.
-        wait_s: Time in seconds that a batch waits for more requests before it starts.
-    """
-
-    def __init__(
-        self,
-        answer: Callable[[list[K]], Awaitable[Sequence[V | Exception]]],
-        most: int | None = None,
-        wait_s: float = 0.0,
-    ) -> None:
-        self._answer = answer
-        self._most = most
-        self._wait_s = wait_s
-        self._requests: dict[K, asyncio.Future[V]] = {}
-        self._answering: asyncio.Task[None] | None = None
-
-    def add(self, key: K) -> asyncio.Future[V]:
-        """Add a request; equal keys share a result.
-
-        Returns:
-            The result. If it is cancelled before its batch starts, the request is not made;
-            callers that share a result must shield it.
-        """
-        future = self._requests.get(key)
-        if future is None or future.cancelled():
-            future = self._requests[key] = asyncio.get_running_loop().create_future()
-        if self._answering is None or self._answering.done():
-            self._answering = asyncio.ensure_future(self._run())
-        return future
-
-    async def close(self, error: Exception) -> None:
-        """Cancel the running batch, and raise an error in all callers."""
-        if self._answering is not None:
-            self._answering.cancel()
-            await asyncio.gather(self._answering, return_exceptions=True)
-        for future in self._requests.values():
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # its callers may have left; this suppresses asyncio's warning
-        self._requests.clear()
-
-    async def finish(self) -> None:
-        """Wait for the results of all requests; repeat those that a cancellation interrupted."""
-        while self._requests or self._answering is not None:
-            if self._answering is None or self._answering.done():
-                self._answering = asyncio.ensure_future(self._run())
-            await asyncio.gather(self._answering, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while self._requests:
-            # Wait at least one iteration of the loop, because resumed callers may block it.
-            await asyncio.sleep(self._wait_s)
-            keys = list(islice(self._requests, self._most))
-            batch = {key: self._requests.pop(key) for key in keys}
-            await self._answer_batch({k: f for k, f in batch.items() if not f.cancelled()})
-            del keys, batch  # they hold requests and responses
-        self._answering = None  # it holds the loop
-
-    async def _answer_batch(self, batch: dict[K, asyncio.Future[V]]) -> None:
-        answers: Sequence[V | Exception]
-        try:
-            answers = await self._answer(list(batch))
-        except asyncio.CancelledError:
-            self._requests.update(batch)  # for `close`
-            raise
-        except Exception as error:  # no caller may wait forever
-            answers = [error] * len(batch)
-        for future, answer in zip(batch.values(), answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-                future.exception()  # as in `close`
-            else:
-                future.set_result(answer)
-
 
 _TOGETHER = 256
 """Maximum calls pickled in one batch.

@@ -12,6 +12,7 @@ from farcall.config.settings import Settings
 from farcall.engine import retry
 from farcall.engine.group import TaskGroup
 from farcall.engine.retry import Retried
+from farcall.engine.retry_plan import plan_for, until_ended
 from farcall.model.errors import FarcallError, NothingToRetryError
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Retries:
         try:
             detail = await self._session.describe(job_id)
             if job_id in group.has_ended or detail.is_terminated or detail.is_cancelled:
-                await retry.until_ended(self._session, job_id)
+                await until_ended(self._session, job_id)
         except FarcallError as error:
             group.fail([job_id], error)
 
@@ -131,7 +132,7 @@ class Retries:
         """Submit tasks in one job; those that cannot run again get their own error."""
         if not job_ids:
             return
-        plan = await retry.plan_for(self._session, group.settings, *job_ids)
+        plan = await plan_for(self._session, group.settings, *job_ids)
         settings = plan.with_options(group.options)
         if len(job_ids) == 1:
             plan.refuse()

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 from farcall.aws import error_translation
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
-from farcall.engine.fetcher import Delivered, Output
-from farcall.engine.group import TaskGroup, Wanted
+from farcall.engine.delivered import Delivered, Output, Wanted
+from farcall.engine.group import TaskGroup
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
 from farcall.engine.tracked_job import ClosedError, Completion, Ended, RetryBudget, UnseenError

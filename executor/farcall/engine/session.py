@@ -8,12 +8,10 @@ import getpass
 import logging
 import re
 import secrets
-import sys
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
 from operator import attrgetter
-from types import FrameType
 from typing import Any, TypeAlias, TypeVar
 
 from farcall.aws.access import Access
@@ -23,16 +21,18 @@ from farcall.backends.base import Backend
 from farcall.config.settings import Settings
 from farcall.engine.fetcher import Fetcher
 from farcall.engine.group import Services
+from farcall.engine.launcher import Launcher
 from farcall.engine.logs.reader import LogReader
 from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import Runtimes, TaskPackages
-from farcall.engine.packer import Packer, WorkerThreads
+from farcall.engine.packer import Packer
 from farcall.engine.retries import Retries
-from farcall.engine.sender import Launcher
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
+from farcall.engine.unguarded_modules import check_import
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.clock import within
 from farcall.model.errors import FarcallError, JobLostError, UnknownError
@@ -40,7 +40,6 @@ from farcall.model.jobs import JobDetail
 from farcall.storage.bucket import reason
 from farcall.storage.bundles import BundleReader
 from farcall.storage.store import Store, Stores
-from farcall_runtime import sources
 from farcall_runtime.contract import run_root
 
 _log = logging.getLogger("farcall")
@@ -370,78 +369,6 @@ async def open_session(settings: Settings) -> Session:
 async def _open_aws(settings: Settings) -> tuple[Access, Backend]:
     access = await Aws.open(settings)
     return access, open_backend(settings, access)
-
-
-# --- imports by commands ------------------------------------------------------------------------
-
-_imported = ""
-"""Module or file that a command is importing; empty if there is none."""
-
-
-class UnguardedModuleError(FarcallError):
-    """A module runs jobs while it is imported."""
-
-
-@contextlib.contextmanager
-def importing(name: str) -> Iterator[None]:
-    """Reject sessions and calls while a command imports the user's module.
-
-    Args:
-        name: The module, or the path of its file.
-    """
-    global _imported
-    _imported = name
-    try:
-        yield
-    finally:
-        _imported = ""
-
-
-def check_import() -> None:
-    """Reject jobs of a module that a command is importing.
-
-    Raises:
-        UnguardedModuleError: A module is being imported; the message names the line.
-    """
-    imported = _imported or sources.making
-    if not imported:
-        return
-    frame = next(_module_frames(), None)
-    who = "the job runs the script" if sources.making else "this command imports the module"
-    raise _unguarded(frame, imported, f"{who} only to find the function")
-
-
-def check_blocking_import() -> None:
-    """Reject blocking calls of a module that is being imported.
-
-    Pickling a function waits for the import of its module, in another thread.
-
-    Raises:
-        UnguardedModuleError: A module is being imported; the message names the line.
-    """
-    check_import()
-    for frame in _module_frames():
-        name = frame.f_globals.get("__name__", "")
-        spec = getattr(sys.modules.get(name), "__spec__", None)
-        if getattr(spec, "_initializing", False):
-            raise _unguarded(frame, name, "a job can only import a module that is complete")
-
-
-def _module_frames() -> Iterator[FrameType]:
-    """Yield the callers that are top-level code of modules, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "<module>":
-            yield frame
-        frame = frame.f_back
-
-
-def _unguarded(frame: FrameType | None, imported: str, reason: str) -> UnguardedModuleError:
-    where = f"line {frame.f_lineno} of {frame.f_code.co_filename}" if frame else imported
-    return UnguardedModuleError(
-        f"{where} runs jobs while it is imported: {reason}. Put the lines that run jobs below "
-        '`if __name__ == "__main__":`, or into a function that is called after the import.'
-    )
 
 
 # --- openers ------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from farcall.backends.base import Jobs
 from farcall.config.settings import Settings
 from farcall.engine.attempt_reporter import AttemptReporter
+from farcall.engine.batcher import Batcher
 from farcall.engine.outcome_poller import OutcomePoller
-from farcall.engine.packer import Batcher
 from farcall.engine.status_poller import StatusPoller
 from farcall.engine.tracked_job import (
     ClosedError,

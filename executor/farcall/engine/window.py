@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 from farcall.aws import error_translation
 from farcall.engine.byte_budget import ByteBudget, Reservation
-from farcall.engine.fetcher import Delivered, Output
-from farcall.engine.group import TaskGroup, Wanted
+from farcall.engine.delivered import Delivered, Output, Wanted
+from farcall.engine.group import TaskGroup
 from farcall.engine.tracked_job import Completion
 from farcall.model import clock
 from farcall.model.errors import ServiceError

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from farcall.aws import console_urls
-from farcall.engine import retry
+from farcall.engine.retry_notes import retries_of
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError
 from farcall.model.jobs import JobDetail, JobStatus
@@ -97,7 +97,7 @@ async def _retries(session: Session, detail: JobDetail) -> list[str]:
             submission, index = Submission.whole(detail), None
         else:
             submission, index = Submission.of(detail)
-        retries = await retry.retries_of(session, submission)
+        retries = await retries_of(session, submission)
         return [each.job_id for each in retries if index is None or index in each.origin]
     except FarcallError:  # the rest of the description is more important
         return []

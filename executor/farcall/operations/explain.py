@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from farcall.engine import attempt_reporter, retry
-from farcall.engine.fetcher import Usage
+from farcall.engine import attempt_reporter
+from farcall.engine.delivered import Usage
+from farcall.engine.failed_tasks import delivered
 from farcall.engine.session import Session
 from farcall.model import errors, exit_codes, failure_reasons
 from farcall.model.errors import FarcallError, JobCancelledError, OutcomeMissingError, ServiceError
@@ -397,7 +398,7 @@ async def _is_delivered(session: Session, submission: Submission, index: int | N
     try:
         if await store.head(submission.where.bundle_key) is None:
             return True  # the bundle is deleted with the last result
-        return index is not None and index in await retry.delivered(session, submission)
+        return index is not None and index in await delivered(session, submission)
     except FarcallError:
         return False
 

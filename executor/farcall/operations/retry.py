@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from farcall.config.help import describe
 from farcall.config.settings import Settings
 from farcall.engine import retry
-from farcall.engine.retry import Plan
+from farcall.engine.retry_plan import Plan, plan_for
 from farcall.engine.session import Session
 from farcall.model.errors import FarcallError, JobLostError, ServiceError
 from farcall.operations import json_view
@@ -50,7 +50,7 @@ async def plan(session: Session, settings: Settings, job_id: str, *, failed: boo
         FarcallError: The job cannot be retried.
         ServiceError: AWS refused a call.
     """
-    found = await retry.plan_for(session, settings, job_id)
+    found = await plan_for(session, settings, job_id)
     chosen = found.failed_alone() if failed else found
     chosen.refuse()
     return chosen
@@ -108,7 +108,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
         "retries": [],
     }
     try:
-        found = await retry.plan_for(session, settings, job_id)
+        found = await plan_for(session, settings, job_id)
         view |= {
             "function": found.function,
             "tasks": len(found.tasks),

@@ -15,7 +15,7 @@ from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import JobSpec
 from farcall.config.settings import Settings
-from farcall.engine.sender import command_of
+from farcall.engine.launcher import command_of
 from farcall.engine.session import Session
 from farcall.model.commands import ENV_RUN
 from farcall.model.workflows import Workflow

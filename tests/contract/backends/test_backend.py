@@ -12,7 +12,7 @@ import pytest
 
 import farcall
 from farcall import JobDetail, JobStatus, ServiceError, Settings
-from farcall.engine.fetcher import Usage
+from farcall.engine.delivered import Usage
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
 from farcall.model.failure_reasons import OWN_REASON

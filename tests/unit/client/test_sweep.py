@@ -13,7 +13,7 @@ from farcall import BatchExecutor
 from farcall.client import call_reader
 from farcall.client import sweep as module
 from farcall.client.progress import Counts
-from farcall.engine.fetcher import Delivered
+from farcall.engine.delivered import Delivered
 from farcall.engine.group import Services, TaskGroup
 from farcall.engine.tracked_job import Ended, Trouble, UnseenError
 from farcall.model.errors import (
@@ -117,15 +117,15 @@ class Opened:
         if job_id in self.watched:  # a finished job is not watched any more
             assert self.watched.pop(job_id) == tell
 
-    async def deliver(self, submission, index, arrival, calls, **_):
+    async def deliver(self, submission, index, arrival, wanted, room):
         await asyncio.sleep(0)
         if self.undelivered:
             raise self.undelivered.pop(0)
         if isinstance(arrival, Ended):
-            return Delivered([Result(error=arrival.error)] * calls)
+            return Delivered([Result(error=arrival.error)] * wanted.calls)
         function, arguments = self._tasks[submission.job_id][index]
         results = [self._call(function, *each) for each in arguments]
-        assert len(results) == calls
+        assert len(results) == wanted.calls
         return Delivered(results, deletable=[f"{submission.job_id}:{index}"])
 
     def _call(self, function, args, kwargs):

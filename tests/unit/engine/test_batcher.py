@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from farcall.engine.packer import Batcher
+from farcall.engine.batcher import Batcher
 
 pytestmark = pytest.mark.usefixtures("clock")
 

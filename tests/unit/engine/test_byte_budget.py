@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farcall.engine.byte_budget import ByteBudget
@@ -85,6 +85,7 @@ async def test_cancelled_waiter_leaves_no_trace(granted):
     assert await settled(waiting) == [True, True]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # next to other processes
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 150)), max_size=30),
     data=st.data(),

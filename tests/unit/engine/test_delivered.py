@@ -1,6 +1,6 @@
 """Outcomes of tasks, and the objects that can be deleted."""
 
-from farcall.engine.fetcher import Delivered, Usage
+from farcall.engine.delivered import Delivered, Usage
 from farcall.payload.results import Result
 from farcall_runtime.contract import OutcomeStatus, usage_text
 from tests.unit.transcripts import written

@@ -6,7 +6,7 @@ import pytest
 
 from farcall.backends.base import LogEvent
 from farcall.backends.batch.describe import BatchJob
-from farcall.engine import fetcher
+from farcall.engine import failures
 from farcall.model.errors import CommandError, ServiceError
 from farcall.model.failure_reasons import About
 from farcall.model.jobs import Attempt, JobStatus
@@ -54,7 +54,7 @@ class Backend:
 
 
 async def test_command_error_explains_each_attempt(clock):
-    found = await fetcher.of_command(Backend(clock, ["one", "two"]), Timing(), ENDED)
+    found = await failures.of_command(Backend(clock, ["one", "two"]), Timing(), ENDED)
     assert isinstance(found, CommandError)
     assert (found.exit_code, found.attempts, found.stdout) == (3, 2, "one\ntwo\n")
     assert found.reason == "Essential container in task exited"
@@ -64,7 +64,7 @@ async def test_command_error_explains_each_attempt(clock):
 
 
 async def test_unreadable_log_does_not_hide_error(clock):
-    found = await fetcher.of_command(Backend(clock, None), Timing(), ENDED)
+    found = await failures.of_command(Backend(clock, None), Timing(), ENDED)
     assert (type(found), found.stdout) == (CommandError, "")
 
 
@@ -80,7 +80,7 @@ async def test_last_lines_wait_for_log_delay(clock, ago_s, waits_s):
         stopped_at=NOW - timedelta(seconds=ago_s),
     )
     begun = clock.now()
-    await fetcher.of_command(backend, Timing(log_settle_s=2.0), detail)
+    await failures.of_command(backend, Timing(log_settle_s=2.0), detail)
     ((stream, at),) = backend.asked
     assert stream == "a"
     assert at - begun == pytest.approx(waits_s, abs=0.01)
@@ -88,5 +88,5 @@ async def test_last_lines_wait_for_log_delay(clock, ago_s, waits_s):
 
 def test_running_job_has_no_failure_reason(clock):
     detail = BatchJob("job-1", "hello", JobStatus.RUNNING, status_reason="said")
-    found = fetcher.about_job(Backend(clock, []), About("job-1", "hello"), detail, 1)
+    found = failures.about_job(Backend(clock, []), About("job-1", "hello"), detail, 1)
     assert (found.reason, found.platform_reason) == ("", "")

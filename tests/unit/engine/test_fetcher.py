@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.fetcher import Fetcher, Output, _bytes_outside
-from farcall.engine.packer import WorkerThreads
+from farcall.engine.delivered import Output, Wanted
+from farcall.engine.fetcher import Fetcher, _bytes_outside
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model.submission import Submission
 from farcall.storage.store import Arrived
 from tests.contract import make_golden as golden
@@ -33,7 +34,8 @@ async def test_large_array_failures_skip_batch(size, questions, threads):
     submission = Submission("job", "name", golden.WHERE, golden.KEY, size)
     stores, tracker = SimpleNamespace(of=lambda _: store), SimpleNamespace(detail=describe)
     fetcher = Fetcher(SimpleNamespace(name="batch"), stores, tracker, threads)
-    delivered = await fetcher.deliver(submission, 8, Arrived(golden.WHERE.bundle, 8, len(data)))
+    arrived = Arrived(golden.WHERE.bundle, 8, len(data))
+    delivered = await fetcher.deliver(submission, 8, arrived, Wanted())
     (result,) = delivered.results
     assert "ValueError: wrong \u00fc" in str(result.error)
     assert len(asked) == questions

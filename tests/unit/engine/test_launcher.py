@@ -6,7 +6,7 @@ import pytest
 
 from farcall import Nodes, ServiceError, Settings
 from farcall.backends.base import JobSpec
-from farcall.engine.sender import Launcher, command_of
+from farcall.engine.launcher import Launcher, command_of
 from farcall.model.timing import Timing
 from tests.unit.fakes import Client, ScriptedBatch, broken, no_answer, not_sent, refusal
 

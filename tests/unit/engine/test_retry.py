@@ -15,15 +15,14 @@ from farcall import (
     SettingsError,
     UnknownError,
 )
-from farcall.engine import retry
+from farcall.engine import failed_tasks, retry, retry_notes
 from farcall.engine.packer import FunctionCall
-from farcall.engine.retry import Note, Retry, plan_for, retries_of, submit
+from farcall.engine.retry import submit
+from farcall.engine.retry_notes import Note, Retry, retries_of
+from farcall.engine.retry_plan import plan_for
 from farcall.engine.run import TaskRun
 from farcall.model.jobs import JobStatus
-from farcall.model.submission import Submission
 from farcall.model.workflows import Workflow
-from farcall_runtime import envelope
-from farcall_runtime.contract import Location
 from tests.support.patience import until_async
 
 UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
@@ -162,7 +161,9 @@ async def test_withdrawn_retry_does_not_count(executor, session, swept):
     await ended(session, retried.submission.job_id)
     where = retried.submission.where
     store = session.stores.of(where.bucket)
-    await retry.write(store, plan.submission, Note(where, plan.settings.queue, retried.origin))
+    await retry_notes.write(
+        store, plan.submission, Note(where, plan.settings.queue, retried.origin)
+    )
     again = await plan_for(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, [each.origin for each in again.retries]) == ([], [(1, 4, 7)])
     await store.delete([where.bundle_key])
@@ -187,12 +188,12 @@ async def test_retry_waits_for_unsubmitted_note(executor, session, swept):
     first = await plan_for(session, executor.settings, await swept())
     where = first.submission.where._replace(bundle="work-other")
     store = session.stores.of(where.bucket)
-    await retry.write(store, first.submission, Note(where, first.settings.queue, (4,)))
+    await retry_notes.write(store, first.submission, Note(where, first.settings.queue, (4,)))
     plan = await plan_for(session, executor.settings, first.submission.job_id)
     assert plan.tasks == first.tasks
     with pytest.raises(NothingToRetryError, match="another client"):
         await submit(session, plan, plan.settings)
-    notes = await retry.read(store, plan.submission)
+    notes = await retry_notes.read(store, plan.submission)
     assert [note.where for note in notes] == [where]
     later = replace(plan, tasks=[task for task in plan.tasks if task.number != 4])
     (retried,) = await submit(session, later, later.settings)
@@ -266,7 +267,7 @@ async def test_missing_or_changed_bundle_is_rejected(executor, session, swept):
 
 
 async def test_large_arguments_are_copied_and_checked(executor, session, monkeypatch):
-    monkeypatch.setattr(retry, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(retry, "LARGE_BYTES", 1000)
     job = await executor.submit(lambda data: 1 / (len(data) - 100_000), bytes(100_000))
     assert isinstance(await job.exception(), ZeroDivisionError)
     await ended(session, job.id)
@@ -309,7 +310,7 @@ async def test_note_of_other_map_is_ignored(executor, session, swept):
     other = await plan_for(session, executor.settings, await swept())
     (retried,) = await submit(session, other, other.settings)
     note = Note(retried.submission.where, "queue", (1, 4, 7), job_id=retried.submission.job_id)
-    await retry.write(session.stores.of("bucket"), plan.submission, note)
+    await retry_notes.write(session.stores.of("bucket"), plan.submission, note)
     again = await plan_for(session, executor.settings, plan.submission.job_id)
     assert (again.tasks, again.unfinished) == (plan.tasks, 0)
     assert await retries_of(session, plan.submission) == []
@@ -365,14 +366,14 @@ async def test_success_lost_with_host_stays_delivered(executor, session, monkeyp
 async def test_delivered_calls_survive_host_loss(executor, session, swept, monkeypatch):
     """If a host is lost after the outcome was stored, the platform reports a failed task."""
     job_id = await swept()
-    children = retry._children
+    children = failed_tasks._children
 
     async def failed(session, detail, status):
         succeeded = await children(session, detail, JobStatus.SUCCEEDED)
         lost = [replace(child, status=JobStatus.FAILED, exit_code=None) for child in succeeded]
         return [*lost, *await children(session, detail, JobStatus.FAILED)]
 
-    monkeypatch.setattr(retry, "_children", failed)
+    monkeypatch.setattr(failed_tasks, "_children", failed)
 
     async def numbers():
         plan = await plan_for(session, executor.settings, job_id)
@@ -390,44 +391,3 @@ async def test_concurrent_copies_are_all_submitted(executor, session, swept):
     plans = [replace(plan, tasks=[task]) for task in plan.tasks]
     done = await asyncio.gather(*(submit(session, each, plan.settings) for each in plans))
     assert len({retried.submission.job_id for (retried,) in done}) == 8
-
-
-# --- notes ------------------------------------------------------------------------------------
-
-OLD = Location("bucket", "prefix/v1/run", "fit-0")
-NEW = Location("bucket", "prefix/v1/other", "fit-1")
-JOB = Submission("job", "fit-0", OLD, bytes(32), 10)
-NOTE = Note(NEW, "queue", (3, 7), "another job")
-
-
-async def test_newest_note_is_read(session):
-    store = session.stores.of("bucket")
-    await retry.write(store, JOB, Note(NEW, "queue", (3, 7)))
-    await retry.write(store, JOB, NOTE)
-    assert await retry.read(store, JOB) == [NOTE]
-
-
-async def test_foreign_notes_are_neither_read_nor_in_the_way(session, monkeypatch):
-    store = session.stores.of("bucket")
-    await retry.write(store, JOB, NOTE)
-    (key,) = [key for key, _ in await store.list_keys(OLD.retries_prefix)]
-    for number in range(1001):  # listed before the note
-        await store.put(f"{OLD.retries_prefix}0-{number}", [b"FARCALL"])
-    await store.put(key.replace("fit-1", "fit-2"), [await store.get(key)])
-    read = []
-    get_dated = store.get_dated
-    monkeypatch.setattr(store, "get_dated", lambda key, **_: read.append(key) or get_dated(key))
-    assert await retry.read(store, JOB) == [NOTE]
-    assert read == [key]
-
-
-@pytest.mark.parametrize(
-    "content", [{}, {"bundle": 3}, {"bundle": NEW.url, "queue": "", "origin": 1}, b"FARCALL"]
-)
-async def test_unreadable_note_is_ignored(session, content):
-    store = session.stores.of("bucket")
-    await retry.write(store, JOB, NOTE)
-    (key,) = [key for key, _ in await store.list_keys(OLD.retries_prefix)]
-    data = content if isinstance(content, bytes) else envelope.seal_note(JOB.key, key, content)
-    await store.put(key, data if isinstance(data, list) else [data])
-    assert await retry.read(store, JOB) == []

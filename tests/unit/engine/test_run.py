@@ -8,7 +8,7 @@ import pytest
 
 from farcall import Settings
 from farcall.engine import run as module
-from farcall.engine.fetcher import Delivered
+from farcall.engine.delivered import Delivered
 from farcall.engine.run import TaskRun
 from farcall.engine.tracked_job import UnseenError
 from farcall.model.errors import FarcallError, ServiceError

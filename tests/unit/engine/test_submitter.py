@@ -7,9 +7,9 @@ from farcall import Settings
 from farcall.aws.buckets import place
 from farcall.engine.group import Services
 from farcall.engine.packages import Runtimes, TaskPackages
-from farcall.engine.packer import WorkerThreads
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
+from farcall.engine.worker_threads import WorkerThreads
 from farcall.model.errors import ServiceError, SubmissionError, TaskTooLargeError
 from farcall.payload.pickling import pack_calls, pack_function
 from farcall_runtime import contract

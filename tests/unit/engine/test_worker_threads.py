@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from farcall.engine.packer import WorkerThreads
+from farcall.engine.worker_threads import WorkerThreads
 
 
 async def test_function_runs_outside_event_loop_thread():

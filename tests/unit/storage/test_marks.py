@@ -5,7 +5,7 @@ import os
 import pytest
 from obstore.store import from_url
 
-from farcall.engine.terminations import mark_cancelled
+from farcall.engine.cancel_markers import mark_cancelled
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
 from farcall_runtime.bundle import Assignment, is_cancelled

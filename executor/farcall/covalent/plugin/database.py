@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farcall.engine.packer import Batcher
+from farcall.engine.batcher import Batcher
 from farcall.model.errors import FarcallError
 from farcall.model.workflows import Workflow
 from farcall_runtime.envelope import Buffer

@@ -25,7 +25,7 @@ from operator import itemgetter
 
 from farcall.aws import error_translation
 from farcall.backends.base import Backend
-from farcall.engine.fetcher import Delivered
+from farcall.engine.delivered import Delivered
 from farcall.engine.logs import nodes as job_nodes
 from farcall.engine.logs.nodes import JobNodes, NodeAttempt
 from farcall.engine.logs.sources import (

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from farcall.engine.fetcher import Delivered
+from farcall.engine.delivered import Delivered
 from farcall.engine.logs.transcript import Transcript
 from farcall.model.errors import FarcallError
 from farcall.model.output import LogLine

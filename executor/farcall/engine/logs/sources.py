@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple, TypeAlias
 
 from farcall.backends.base import Backend, LogEvent
-from farcall.engine.fetcher import Delivered, fetch_written
+from farcall.engine.delivered import Delivered, fetch_written
 from farcall.engine.logs.nodes import NodeAttempt, is_long_ago
 from farcall.engine.logs.transcript import Transcript
 from farcall.model import clock, output

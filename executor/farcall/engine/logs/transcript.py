@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 
-from farcall.engine.fetcher import Delivered
+from farcall.engine.delivered import Delivered
 from farcall.model import clock, output
 from farcall.model.output import LOG, Lines, LogLine
 from farcall.storage.chunks import ChunkPlace, Chunks, Written

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farcall.engine.fetcher import Delivered
+from farcall.engine.delivered import Delivered
 from farcall.engine.logs.relay import Relay
 from farcall.model.submission import Submission
 from farcall.storage.chunks import Written

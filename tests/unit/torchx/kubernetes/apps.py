@@ -8,7 +8,7 @@ from typing import Any
 from torchx.specs import AppDef
 
 from farcall.backends.kubernetes import nodes
-from farcall.engine.sender import command_of
+from farcall.engine.launcher import command_of
 from farcall.torchx.kubernetes.mapping import job_of
 from farcall.torchx.kubernetes.options import KubernetesOptions
 from farcall.torchx.kubernetes.scheduler import KubernetesRequest, of_documents
