@@ -382,8 +382,8 @@ async def test_map_that_cannot_start_is_stopped(opened, task):
 
 
 def unreadable(error):
-    async def deliver(submission, index, arrival, calls, **_):
-        return Delivered([Result(error=error, has_begun=False)] * calls)
+    async def deliver(submission, index, arrival, wanted, room):
+        return Delivered([Result(error=error, has_begun=False)] * wanted.calls)
 
     return deliver
 
