@@ -140,15 +140,19 @@ class TaskWork(Work):
     async def run(self) -> Result:
         """Submit the task, and wait until it has finished."""
         run = await self._submit()
-        self.future.record_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
+        self._record_accepted(run)
         try:
             results = await run.results()
+            self._record_accepted(run)  # a second chance is another job
             self.future.record_used((await run.delivered()).usage)
             return self._join(results)
         except asyncio.CancelledError:
             if self.future.cancelled():  # rather than the loop closed
                 await self._end(run)
             raise
+
+    def _record_accepted(self, run: TaskRun) -> None:
+        self.future.record_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
 
     async def _end(self, run: TaskRun) -> None:
         try:

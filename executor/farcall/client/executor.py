@@ -22,7 +22,7 @@ from farcall.config.settings import Settings, default_bucket
 from farcall.engine.delivered import Output, Wanted
 from farcall.engine.launcher import launch
 from farcall.engine.packer import FunctionCall
-from farcall.engine.run import CommandRun, TaskRun
+from farcall.engine.run import CommandRun, JobRun, TaskRun
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import is_unseen
 from farcall.engine.workspaces import with_workspace
@@ -90,7 +90,7 @@ class BatchExecutor:
     def __init__(self, settings: Settings | None = None, **options: Unpack[Options]) -> None:
         with frames_hidden():
             self._settings = _settings_of(settings, options)
-        self._unfinished: dict[str, asyncio.AbstractEventLoop] = {}
+        self._unfinished: dict[JobRun, asyncio.AbstractEventLoop] = {}
         # By event loop: the jobs of nested blocks.
         self._entered: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Session]]
         self._entered = weakref.WeakKeyDictionary()
@@ -299,7 +299,7 @@ class BatchExecutor:
         submission = CommandSubmission(job_id, unique)
         run = CommandRun(job_id, settings, submission, self._record_end)
         run.watch(session, submission, 0)
-        self._unfinished[job_id] = asyncio.get_running_loop()
+        self._unfinished[run] = asyncio.get_running_loop()
         return CommandJob(run)
 
     def attach_command(self, job_id: str) -> CommandJob:
@@ -385,9 +385,10 @@ class BatchExecutor:
                 "this executor's block was not entered on this event loop, or was exited already"
             )
         session = blocks.pop()
-        unfinished = [i for i, loop in list(self._unfinished.items()) if loop is here]
+        runs = [run for run, loop in list(self._unfinished.items()) if loop is here]
         if blocks:
-            unfinished.clear()  # the outer block takes over
+            runs.clear()  # the outer block takes over
+        unfinished = [run.id for run in runs]
         try:
             if unfinished and error is not None and not is_unseen(error):
                 reason = left_by(error)
@@ -400,8 +401,8 @@ class BatchExecutor:
                     session.run,
                 )
         finally:
-            for job_id in unfinished:
-                self._unfinished.pop(job_id, None)
+            for run in runs:
+                self._unfinished.pop(run, None)
             await session.leave_block()
 
     if not TYPE_CHECKING:  # type checkers still report them as errors
@@ -438,7 +439,7 @@ class BatchExecutor:
         try:
             return await Job[R](run).result()
         except asyncio.CancelledError:
-            self._unfinished.pop(run.id, None)
+            self._unfinished.pop(run, None)
             session = await run.session()
             await session.terminations.leave_one(run.id, "the await on the call was cancelled")
             raise
@@ -455,11 +456,11 @@ class BatchExecutor:
         wanted = Wanted(len(calls), output, writer=live_output.writer if prints else None)
         call = FunctionCall(function, calls, self.settings)
         run = await TaskRun.submit(call, self.settings, wanted, on_end=self._record_end)
-        self._unfinished[run.id] = asyncio.get_running_loop()
+        self._unfinished[run] = asyncio.get_running_loop()
         return run
 
-    def _record_end(self, job_id: str) -> None:
-        self._unfinished.pop(job_id, None)
+    def _record_end(self, run: JobRun) -> None:
+        self._unfinished.pop(run, None)
 
 
 def _settings_of(settings: Settings | None, options: Options) -> Settings:

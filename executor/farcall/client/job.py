@@ -29,18 +29,21 @@ H = TypeVar("H", bound=JobRun)
 
 
 class SubmittedJob(Generic[H]):
-    """Job that farcall submitted: its name, status and cancellation.
-
-    Attributes:
-        id: The job's ID.
-    """
+    """Job that farcall submitted: its name, status and cancellation."""
 
     def __init__(self, run: H) -> None:
-        self.id = run.id
         self._run = run
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}{' done' if self.done() else ''}>"
+
+    @property
+    def id(self) -> str:
+        """The job's ID, such as ``"6f1c…"``; for an array task ``"<array job>:<index>"``.
+
+        If the task runs again with more memory or in another queue, the newest job's.
+        """
+        return self._run.id
 
     @property
     def name(self) -> str:
@@ -93,9 +96,6 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
     Created by `Task.submit`, `BatchExecutor.submit` and `BatchExecutor.attach`. While the task is
     unfinished, only one event loop at a time can wait for a handle; use `BatchExecutor.attach` on
     another loop. After the task has finished, every loop can use the handle.
-
-    Attributes:
-        id: The job's ID, such as ``"6f1c…"``; for an array task ``"<array job>:<index>"``.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:

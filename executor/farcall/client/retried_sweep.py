@@ -170,7 +170,11 @@ class RetriedSweep(MapJobs[R]):
         sizes = [len(task) for source in self._unsubmitted for task in source.calls]
         self._run = session.run
         self._state = SweepState(
-            None, max(sizes, default=1), session.timing, with_output=with_output
+            None,
+            max(sizes, default=1),
+            session.timing,
+            session.chances,
+            with_output=with_output,
         )
         return self._state
 

@@ -147,7 +147,7 @@ class MapJobs(Awaitable[list[R]]):
         sources, lacking = [], []
         for array in state.arrays.values():
             submission = array.group.submission
-            calls = [state.calls_of(array, n) for n in range(submission.size)]
+            calls = [array.numbers(n) for n in range(submission.size)]
             sources.append(Source(submission, calls))
             if array.returned < len(array.calls):  # successful jobs may be deleted by now
                 lacking.append(sources[-1])
@@ -244,7 +244,7 @@ class MapJobs(Awaitable[list[R]]):
             total,
             failed=state.errors.total(),
             ended=ended,
-            ended_tasks=sum(array.group.unfinished for array in arrays),
+            ended_tasks=sum(group.unfinished for group in state.window.groups),
             unsubmitted=total - state.submitted,
             kept=state.submitted - ended - state.errors.total() - handed_over,
             errors=names_of(state.errors),
@@ -260,7 +260,7 @@ class MapJobs(Awaitable[list[R]]):
         failure: MapFailure | None,
     ) -> None:
         """Terminate the unfinished jobs after the caller has stopped waiting."""
-        groups = [array.group for array in state.arrays.values()]
+        groups = state.window.groups
         for group in groups:
             group.leave()
         unfinished = [group for group in groups if group.unfinished]
@@ -299,11 +299,11 @@ class MapJobs(Awaitable[list[R]]):
         array = state.record_job(group, calls, tasks)
         if self._output:
             labels = {
-                index: live_output.label_of(self._name, state.calls_of(array, index))
+                index: live_output.label_of(self._name, array.numbers(index))
                 for index in range(group.job.size)
             }
             group.print(labels, live_output.writer)
-        state.window.add(group, functools.partial(state.record_end, array))
+        state.window.add(group, array)
 
 
 class Sweep(MapJobs[R]):
@@ -483,7 +483,11 @@ class Sweep(MapJobs[R]):
                 "map again with a new one"
             )
         self._state = SweepState(
-            self._size, self._chunksize, session.timing, with_output=with_output
+            self._size,
+            self._chunksize,
+            session.timing,
+            session.chances,
+            with_output=with_output,
         )
         self._run = session.run
         return self._state

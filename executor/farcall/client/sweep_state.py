@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from farcall.client.progress import Counts
 from farcall.engine.delivered import Output
 from farcall.engine.group import TaskGroup
-from farcall.engine.window import Fetched, Window
+from farcall.engine.second_chances import SecondChances
+from farcall.engine.window import Calls, Fetched, Window
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timing import Timing
 from farcall.payload import call_texts
@@ -30,7 +31,9 @@ class Array:
     Attributes:
         group: The job.
         calls: Numbers of the job's calls in the sweep.
+        chunksize: Number of calls in one task.
         ended: Number of calls in finished tasks.
+        restarted: Number of finished tasks that run again in another job.
         returned: Number of these calls whose result was fetched.
         texts: Call texts of the job's tasks, once a task has failed.
         tasks: Numbers of each task's calls in the map, for a retry; None for consecutive calls.
@@ -38,24 +41,42 @@ class Array:
 
     group: TaskGroup
     calls: range
+    chunksize: int = 1
     ended: int = 0
+    restarted: int = 0
     returned: int = 0
     texts: list[str] | None = None
     tasks: Sequence[Sequence[int]] | None = None
 
+    def numbers(self, index: int) -> Sequence[int]:
+        """Return the numbers of a task's calls."""
+        if self.tasks is not None:
+            return self.tasks[index]
+        return self.calls[index * self.chunksize : (index + 1) * self.chunksize]
 
-def how_far(detail: JobDetail | None, calls: int, chunksize: int, ended: int) -> tuple[int, int]:
+    def record_end(self, index: int) -> Sequence[int]:
+        """Record that a task has finished; return the numbers of its calls."""
+        numbers = self.numbers(index)
+        self.ended += len(numbers)
+        return numbers
+
+    def record_restart(self, index: int) -> None:
+        """Record that a finished task runs again."""
+        self.ended -= len(self.numbers(index))
+        self.restarted += 1
+
+
+def how_far(detail: JobDetail | None, array: Array) -> tuple[int, int]:
     """Return the numbers of finished and of running calls of a job.
 
     Args:
         detail: Batch's latest description of the job.
-        calls: Number of the job's calls.
-        chunksize: Number of calls in one task.
-        ended: Number of calls that are known to have finished.
+        array: The job.
     """
+    calls, chunksize = len(array.calls), array.chunksize
     counts = (detail.status_summary or {detail.status.value: 1}) if detail else {}
-    ended_there = chunksize * sum(counts.get(status, 0) for status in _ENDED)
-    ended_in_all = min(max(ended, ended_there), calls)
+    ended_there = chunksize * (sum(counts.get(each, 0) for each in _ENDED) - array.restarted)
+    ended_in_all = min(max(array.ended, ended_there), calls)
     running_there = chunksize * sum(counts.get(status, 0) for status in _RUNNING)
     return ended_in_all, min(running_there, calls - ended_in_all)
 
@@ -74,6 +95,7 @@ class SweepState:
         total: Number of calls; None if it is not known yet.
         chunksize: Calls in one task.
         timing: Limits of fetching ahead and of repeated fetches.
+        chances: Runs failed tasks again.
         with_output: Whether the caller gets the tasks' output, too.
 
     Attributes:
@@ -92,7 +114,13 @@ class SweepState:
     """
 
     def __init__(
-        self, total: int | None, chunksize: int, timing: Timing, *, with_output: bool = False
+        self,
+        total: int | None,
+        chunksize: int,
+        timing: Timing,
+        chances: SecondChances,
+        *,
+        with_output: bool = False,
     ) -> None:
         self.total = total
         self.submitted = 0
@@ -104,7 +132,7 @@ class SweepState:
         self._less = asyncio.Event()
         self.arrays: dict[str, Array] = {}
         output = Output.WHOLE if with_output else Output.NONE
-        self.window = Window(timing, output, self.record_results)
+        self.window = Window(timing, output, self.record_results, chances)
         self.is_over = False
         self.errors: Counter[str] = Counter()
         self.raised: BaseException | None = None
@@ -117,13 +145,13 @@ class SweepState:
         self._taken: list[Callable[[], None]] = []
 
     def record_results(
-        self, group: TaskGroup, index: int, numbers: Sequence[int], results: Sequence[Result]
+        self, calls: Calls, index: int, numbers: Sequence[int], results: Sequence[Result]
     ) -> BaseException | None:
         """Record a task's failed calls, and add their call texts to the errors.
 
         Args:
-            group: The task's job.
-            index: The task's index in the job.
+            calls: The task's job, as it was submitted first.
+            index: The task's index in it.
             numbers: Numbers of the task's calls.
             results: Results of these calls.
 
@@ -131,7 +159,8 @@ class SweepState:
             An error that ends the map, because its tasks cannot start.
         """
         has_begun = False
-        array = self.arrays[group.job.job_id]
+        assert isinstance(calls, Array)  # noqa: S101 - for the type checker
+        array = calls
         for position, (number, result) in enumerate(zip(numbers, results, strict=True)):
             array.returned += result.error is None
             has_begun |= result.has_begun
@@ -173,14 +202,9 @@ class SweepState:
         """Record an accepted job, whose calls follow the previous job's."""
         numbers = range(self.submitted, self.submitted + calls)
         self.submitted += calls
-        array = self.arrays[group.job.job_id] = Array(group, numbers, tasks=tasks)
+        array = Array(group, numbers, self._chunksize, tasks=tasks)
+        self.arrays[group.job.job_id] = array
         return array
-
-    def record_end(self, array: Array, index: int) -> Sequence[int]:
-        """Record that a task has finished; return the numbers of its calls."""
-        numbers = self.calls_of(array, index)
-        array.ended += len(numbers)
-        return numbers
 
     def record_sent(self, size_bytes: int) -> None:
         """Record uploaded bytes of a bundle."""
@@ -244,12 +268,6 @@ class SweepState:
             self.is_over = True
             self._now = None
 
-    def calls_of(self, array: Array, index: int) -> Sequence[int]:
-        """Return the numbers of the calls in a job's task."""
-        if array.tasks is not None:
-            return array.tasks[index]
-        return array.calls[index * self._chunksize : (index + 1) * self._chunksize]
-
     def count(self, latest: Callable[[str], JobDetail | None]) -> Counts:
         """Count the calls by state, from the results here and Batch's latest descriptions.
 
@@ -258,8 +276,7 @@ class SweepState:
         """
         ended = running = 0
         for job_id, array in self.arrays.items():
-            of = len(array.calls), self._chunksize
-            ended_here, running_here = how_far(latest(job_id), *of, array.ended)
+            ended_here, running_here = how_far(latest(job_id), array)
             ended += ended_here
             running += running_here
         failed = self.errors.total()

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
@@ -30,6 +30,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -46,6 +47,8 @@ from farcall.config.files import (
     refuse_here,
     tables,
 )
+from farcall.config.ladders import Ladders, split
+from farcall.config.ladders import check as check_ladders
 from farcall.config.option_values import (
     CONTROLS,
     DISTRIBUTION,
@@ -165,14 +168,14 @@ class CommandOptions(TypedDict, total=False):
     profile: str
     region: str
     credentials: str | os.PathLike[str]
-    queue: str
+    queue: str | Sequence[str]
     s3_bucket_name: str
     batch_job_definition_name: str
     batch_execution_role_name: str
     batch_job_role_name: str
     batch_job_log_group_name: str
-    vcpu: float
-    memory: float | str
+    vcpu: float | Sequence[float]
+    memory: float | str | Sequence[float | str]
     num_gpus: int
     nodes: int
     instance_type: str
@@ -260,9 +263,12 @@ class Settings(BaseModel):
             empty for none (EC2 only).
         batch_job_role_name: Name or ARN of the task's role; empty for none.
         batch_job_log_group_name: CloudWatch log group; empty for AWS's ``/aws/batch/job``.
-        vcpu: vCPUs of a task. On EC2 a whole number; on Fargate also 0.25 and 0.5.
+        vcpu: vCPUs of a task. On EC2 a whole number; on Fargate also 0.25 and 0.5. A list has one
+            value for each value of ``memory``.
         memory: Memory of a task, at least 4 MiB. A number is in GiB, which AWS's pages and
-            Covalent's plugin call GB; ``"4GB"`` is 4 * 10^9 bytes, or 3815 MiB in Batch.
+            Covalent's plugin call GB; ``"4GB"`` is 4 * 10^9 bytes, or 3815 MiB in Batch. A task
+            that runs out of memory runs again with the next value of a list, such as
+            ``[2, 8, 32]``.
         num_gpus: GPUs of a task.
         nodes: Instances of a task, up to 1000. With more than one, the task is a multi-node
             parallel job, which needs EC2, and whose nodes start together; ``vcpu``, ``memory`` and
@@ -371,6 +377,8 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    _ladders: Ladders = PrivateAttr(default=Ladders())
 
     backend: BackendName = "batch"
     profile: str = "default"
@@ -489,7 +497,9 @@ class Settings(BaseModel):
         own = options_of(backend)
         environment = {name: value for name, value in environment.items() if name in own}
         try:
-            super().__init__(**{**section, **environment, **options})
+            values, lists = split({**section, **environment, **options})
+            super().__init__(**values)
+            self._ladders = self._with_ladders(values, lists)
         except ValidationError as error:
             in_file = f"{heading(backend)} of {file}"
             sources = {
@@ -498,6 +508,26 @@ class Settings(BaseModel):
                 **{name: place.argument(name) for name in options},
             }
             raise _explain(error, sources, place.names) from None
+
+    def _with_ladders(
+        self, values: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]
+    ) -> Ladders:
+        """Validate each value of the options that were given as lists."""
+        ladders = Ladders()
+        for name, steps in lists.items():
+            parsed = [getattr(self, name)]
+            for step in steps[1:]:
+                other = type(self).__new__(type(self))
+                BaseModel.__init__(other, **{**values, name: step})
+                parsed.append(getattr(other, name))
+            ladders = ladders._replace(**{name: tuple(parsed)})
+        check_ladders(ladders)
+        return ladders
+
+    @property
+    def ladders(self) -> Ladders:
+        """All values of ``memory``, ``vcpu`` and ``queue`` if they were given as lists."""
+        return self._ladders
 
     @field_validator("*", mode="before")
     @classmethod
@@ -596,7 +626,7 @@ class Settings(BaseModel):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Text that is equal for settings with equal values."""
-        return self.model_dump_json()
+        return f"{self.model_dump_json()}{self._ladders if any(self._ladders) else ''}"
 
     @classmethod
     def within(cls, section: dict[str, Any], place: OptionSource, **options: Any) -> Settings:
@@ -629,7 +659,10 @@ class Settings(BaseModel):
         kept = self.model_fields_set & options_of(backend if backend in SECTIONS else self.backend)
         if backend != self.backend:
             kept -= {"queue", "image"}  # a Batch queue is no Kueue queue
-        given = {name: getattr(self, name) for name in kept}
+        ladders = self._ladders
+        if "memory" in options:  # the former sizes no longer apply
+            ladders = ladders._replace(memory=(), vcpu=())
+        given = {name: getattr(ladders, name, ()) or getattr(self, name) for name in kept}
         return type(self)(**{**given, **options})
 
     def with_packages(self, requirements: Iterable[str]) -> Settings:
@@ -655,6 +688,12 @@ class Settings(BaseModel):
                 )
         taken = {name: os.environ[name] for name in missing}
         return self.with_options(environment={**self.environment, **taken})
+
+    def with_ladders(self, ladders: Ladders) -> Settings:
+        """Return settings with these ladders, and this object's place on them."""
+        other = self.with_options()
+        other._ladders = ladders
+        return other
 
     def with_options(self, **options: Any) -> Settings:
         """Return settings with other options, whose values are already validated."""

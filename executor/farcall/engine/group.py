@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
@@ -44,6 +44,10 @@ class Services(NamedTuple):
     relay: Relay
     terminations: Terminations
     on_failed: Callable[[], object]
+
+
+Place: TypeAlias = "tuple[TaskGroup, int]"
+"""A task: its job, and its index in it."""
 
 
 class TaskGroup:
@@ -197,8 +201,14 @@ class TaskGroup:
             if self._use is not None:
                 self._use.doubt()
             self.services.on_failed()
-        self._uncollected -= 1
         self._is_well = self._is_well and bool(deletable)
+        self.forget()
+
+    def forget(self) -> None:
+        """Record that one task is settled; the last one ends the bundle."""
+        where = self.submission.where
+        store = self.services.stores.of(where.bucket)
+        self._uncollected -= 1
         if not self._uncollected:
             store.end_bundle(where, delete=self._is_well)
             if self._is_well and self._use is not None:

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from farcall.config.settings import Settings
 from farcall.engine import retry
-from farcall.engine.group import TaskGroup
+from farcall.engine.group import Place
 from farcall.engine.retry import Retried
 from farcall.engine.retry_plan import plan_for, until_ended
 from farcall.model.errors import FarcallError, NothingToRetryError
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 _CANCELLED = "cancelled while it was submitted"
 
 
-Place: TypeAlias = "tuple[TaskGroup, int]"
-"""The new job of a task that runs again, and the task's index in it."""
-
-
 @dataclass(eq=False)
 class _Group:
     """Tasks of one job that run again with the same options.
@@ -32,6 +28,7 @@ class _Group:
     Attributes:
         settings: The options of the executor.
         options: Options to change.
+        wait_s: Time in seconds to wait for further tasks.
         requests: The results by task ID.
         has_ended: IDs of tasks that have finished, although the platform may not report it yet.
         running: The submission.
@@ -39,6 +36,7 @@ class _Group:
 
     settings: Settings
     options: Mapping[str, Any]
+    wait_s: float
     requests: dict[str, asyncio.Future[Place]] = field(default_factory=dict)
     has_ended: set[str] = field(default_factory=set)
     running: asyncio.Task[None] | None = None
@@ -66,7 +64,13 @@ class Retries:
         self._groups: dict[tuple[str, int, str], _Group] = {}
 
     async def run(
-        self, settings: Settings, job_id: str, options: Mapping[str, Any], *, has_ended: bool
+        self,
+        settings: Settings,
+        job_id: str,
+        options: Mapping[str, Any],
+        *,
+        has_ended: bool,
+        wait_s: float | None = None,
     ) -> Place:
         """Run a task again, in one job with others of its array job that are retried now.
 
@@ -77,6 +81,10 @@ class Retries:
             job_id: A single job, or an array task.
             options: Options to change.
             has_ended: Whether the task has finished, although the platform may not report it yet.
+            wait_s: Time in seconds to wait for further tasks; by default ``linger_s``.
+
+        Returns:
+            The task in its new job.
 
         Raises:
             NothingToRetryError: The task cannot run again.
@@ -87,7 +95,8 @@ class Retries:
         key = job_id.partition(":")[0], id(settings), repr(sorted(options.items()))
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(settings, options)
+            pause_s = settings.linger_s if wait_s is None else wait_s
+            group = self._groups[key] = _Group(settings, options, pause_s)
             group.running = asyncio.ensure_future(self._run(key, group))
         elif job_id in group.requests:
             raise NothingToRetryError(
@@ -108,7 +117,7 @@ class Retries:
     async def _run(self, key: tuple[str, int, str], group: _Group) -> None:
         try:
             try:
-                await asyncio.sleep(group.settings.linger_s)
+                await asyncio.sleep(group.wait_s)
             finally:
                 del self._groups[key]
             await asyncio.gather(*(self._wait(group, job_id) for job_id in group.waiting))

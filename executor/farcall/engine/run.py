@@ -17,6 +17,7 @@ from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
 from farcall.engine.delivered import Delivered, Output, Wanted
 from farcall.engine.group import TaskGroup
+from farcall.engine.second_chances import Chance, add_attempts
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
 from farcall.engine.tracked_job import ClosedError, Completion, Ended, RetryBudget, UnseenError
@@ -45,7 +46,7 @@ class JobRun(ABC):
     Args:
         job_id: The job's ID; for an array task ``"<array job>:<index>"``.
         settings: Options of the job.
-        on_end: Called with the job's ID when its end is known.
+        on_end: Called when the end is known.
     """
 
     joined_by: ClassVar[str] = "attach"
@@ -65,7 +66,7 @@ class JobRun(ABC):
     )
 
     def __init__(
-        self, job_id: str, settings: Settings, on_end: Callable[[str], None] | None = None
+        self, job_id: str, settings: Settings, on_end: Callable[[JobRun], None] | None = None
     ) -> None:
         self.id = job_id
         self.settings = settings
@@ -176,11 +177,21 @@ class JobRun(ABC):
             self._tracked = False  # the job continues; the next caller tracks it again
         else:
             self._arrival = arrival
-            if self._on_end is not None:
-                self._on_end(self.id)
+            if self._is_final:
+                self.record_end()
         for wait in self._waits:
             if not wait.done():
                 wait.set_result(arrival)
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether the job's end is the end of the run."""
+        return True
+
+    def record_end(self) -> None:
+        """Notify the owner that the run has finished."""
+        if self._on_end is not None:
+            self._on_end(self)
 
     async def _arrived(self) -> Completion:
         """Wait for the tracker's next report of this job."""
@@ -214,7 +225,7 @@ class CommandRun(JobRun):
         job_id: The job's ID.
         settings: Options of the job.
         place: The submission; by default Batch is called.
-        on_end: Called with the job's ID when its end is known.
+        on_end: Called when the end is known.
     """
 
     joined_by: ClassVar[str] = "attach_command"
@@ -226,7 +237,7 @@ class CommandRun(JobRun):
         job_id: str,
         settings: Settings,
         place: CommandSubmission | None = None,
-        on_end: Callable[[str], None] | None = None,
+        on_end: Callable[[JobRun], None] | None = None,
     ) -> None:
         super().__init__(job_id, settings, on_end)
         self._place = place
@@ -273,11 +284,19 @@ class TaskRun(JobRun):
         settings: Options of the job.
         place: The task's submission and its index in it; by default Batch is called.
         wanted: Parts of the outcome to fetch.
-        on_end: Called with the job's ID when its end is known.
+        on_end: Called when the end is known.
         on_discarded: Called when the result was returned and is being deleted from the bucket.
     """
 
-    __slots__ = ("_delivery", "_is_discarded", "_on_discarded", "_place", "wanted")
+    __slots__ = (
+        "_delivery",
+        "_is_cancelled",
+        "_is_discarded",
+        "_moving",
+        "_on_discarded",
+        "_place",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -286,7 +305,7 @@ class TaskRun(JobRun):
         place: tuple[Submission, int] | None = None,
         *,
         wanted: Wanted = _WANTED,
-        on_end: Callable[[str], None] | None = None,
+        on_end: Callable[[JobRun], None] | None = None,
         on_discarded: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job_id, settings, on_end)
@@ -294,7 +313,9 @@ class TaskRun(JobRun):
         self._place = place
         self._on_discarded = on_discarded
         self._delivery: asyncio.Task[Delivered] | None = None
+        self._is_cancelled = False
         self._is_discarded = False
+        self._moving: asyncio.Task[Chance | None] | None = None
 
     @classmethod
     async def submit(
@@ -303,7 +324,7 @@ class TaskRun(JobRun):
         settings: Settings,
         wanted: Wanted = _WANTED,
         *,
-        on_end: Callable[[str], None] | None = None,
+        on_end: Callable[[JobRun], None] | None = None,
         planned: Planned | None = None,
         workflow: Workflow | None = None,
         node: NodeOf | None = None,
@@ -314,7 +335,7 @@ class TaskRun(JobRun):
             call: The function call.
             settings: Options of the job.
             wanted: Parts of the outcome to fetch.
-            on_end: Called with the job's ID when the task has finished.
+            on_end: Called when the task has finished.
             planned: See `Submitter.submit`.
             workflow: Workflow of the job.
             node: Node of the Covalent workflow.
@@ -341,7 +362,7 @@ class TaskRun(JobRun):
         index: int,
         settings: Settings,
         wanted: Wanted,
-        on_end: Callable[[str], None] | None = None,
+        on_end: Callable[[JobRun], None] | None = None,
     ) -> TaskRun:
         """Return the run of one task of a submitted group."""
         submission = group.submission
@@ -350,12 +371,20 @@ class TaskRun(JobRun):
         )
         run._group, run._loop, run._tracked = group, asyncio.get_running_loop(), True
         group.follow(index, run._complete)
+        if not run._is_final:  # tasks that fail together run again together
+            run._delivery = asyncio.ensure_future(run._deliver_at_end())
+            run._delivery.add_done_callback(lambda done: done.cancelled() or done.exception())
         return run
 
     @property
     def name(self) -> str:
         """The job's name; empty if it is not known yet."""
         return self._place[0].name if self._place is not None else ""
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether this process knows the task's end; with second chances, also its outcome."""
+        return super().is_completed and (self._is_final or self._fetched() is not None)
 
     async def find(self) -> tuple[Session, Submission, int]:
         """Return the session, the task's submission and its index in it.
@@ -475,6 +504,29 @@ class TaskRun(JobRun):
         if delivered.deletable and self._on_discarded is not None:
             self._on_discarded()
 
+    async def wait(self) -> Completion:
+        """Wait for the task's end, or that of its last second chance.
+
+        Raises:
+            FarcallError: Tracking failed for too long; the job continues.
+        """
+        arrival = await super().wait()
+        if self._is_final:
+            return arrival
+        await self.delivered()
+        return await super().wait()
+
+    async def cancel(self, reason: str) -> None:
+        """Terminate the job, and give it no second chance.
+
+        Raises:
+            ServiceError: Batch refused the call.
+        """
+        self._is_cancelled = True
+        if self._moving is not None:
+            self._moving.cancel()
+        await super().cancel(reason)
+
     async def discard_keys(self, deletable: list[str], output: Sequence[str] = ()) -> None:
         """Delete objects of the collected task; see `TaskGroup.discard`."""
         try:
@@ -513,8 +565,60 @@ class TaskRun(JobRun):
     async def _fetch(
         self, session: Session, submission: Submission, index: int, arrival: Completion
     ) -> Delivered:
+        """Fetch the outcome; a task with a second chance is followed to its next job."""
         group = self._group_of(session, submission)
-        return await group.deliver(index, arrival, self.wanted)
+        attempts: list[str] = []
+        while True:
+            delivered = await group.deliver(index, arrival, self.wanted)
+            chance = await self._take_chance(session, group, index, delivered)
+            if chance is None:
+                add_attempts(delivered, attempts)
+                if not self._is_final:
+                    self.record_end()
+                return delivered
+            attempts.append(chance.attempt)
+            group, index = chance.place
+            arrival = await self._follow(group, index)
+
+    async def _deliver_at_end(self) -> Delivered:
+        arrival = await self._arrived()
+        if _was_closed(arrival):
+            raise ClosedError("the session was closed")  # the next caller tries again
+        session, submission, index = await self.find()
+        return await self._fetch(session, submission, index, arrival)
+
+    async def _take_chance(
+        self, session: Session, group: TaskGroup, index: int, delivered: Delivered
+    ) -> Chance | None:
+        if self._is_cancelled:
+            return None
+        self._moving = asyncio.ensure_future(session.chances.take(group, index, delivered))
+        try:
+            return await self._moving
+        except FarcallError as error:
+            _log.warning("%s", error)
+        except asyncio.CancelledError:
+            if not self._is_cancelled:
+                raise
+        finally:
+            self._moving.cancel()
+            self._moving = None
+        return None
+
+    async def _follow(self, group: TaskGroup, index: int) -> Completion:
+        """Wait for the end of the task's next job."""
+        self.id, self._place = group.submission.id_of(index), (group.submission, index)
+        self._group, self._arrival, self._tracked = group, None, True
+        group.follow(index, self._complete)
+        while True:
+            arrival = await self._arrived()
+            if not _was_closed(arrival):
+                return arrival
+            self.watch(*await self.find())
+
+    @property
+    def _is_final(self) -> bool:
+        return not any(self.settings.ladders)
 
     @contextlib.asynccontextmanager
     async def _printed(self) -> AsyncIterator[None]:

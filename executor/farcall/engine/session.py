@@ -27,6 +27,7 @@ from farcall.engine.logs.relay import Relay
 from farcall.engine.packages import Runtimes, TaskPackages
 from farcall.engine.packer import Packer
 from farcall.engine.retries import Retries
+from farcall.engine.second_chances import SecondChances
 from farcall.engine.shared import SharedValues
 from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
@@ -139,6 +140,7 @@ class Session:
         )
         self.launcher = Launcher(backend, access.timing)
         self.retries = Retries(self)
+        self.chances = SecondChances(self)
         self._keeper = asyncio.ensure_future(self._keep())
         self._is_closing = False
         self._at_work = 0

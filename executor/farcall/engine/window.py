@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from farcall.aws import error_translation
 from farcall.engine.byte_budget import ByteBudget, Reservation
 from farcall.engine.delivered import Delivered, Output, Wanted
 from farcall.engine.group import TaskGroup
+from farcall.engine.second_chances import SecondChances, add_attempts, is_due
 from farcall.engine.tracked_job import Completion
 from farcall.model import clock
-from farcall.model.errors import ServiceError
+from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.timing import Timing
 from farcall.payload.results import Result
 from farcall.storage.store import Arrived
 
+_log = logging.getLogger("farcall")
+
 _FETCHERS = 16
+
+
+class Calls(Protocol):
+    """The calls of a group's tasks."""
+
+    def record_end(self, index: int) -> Sequence[int]:
+        """Record that a task has finished; return the numbers of its calls."""
+
+    def record_restart(self, index: int) -> None:
+        """Record that a finished task runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +44,20 @@ class _Ready:
     Attributes:
         group: The task's job.
         index: The task's index in the job.
+        task: The task's index in the job that was added, and its calls.
         numbers: Numbers of the task's calls.
         end: How the task finished.
         failing_since: Time of the first failed fetch; None if none has failed.
+        attempts: Descriptions of earlier attempts.
     """
 
     group: TaskGroup
     index: int
+    task: tuple[int, Calls]
     numbers: Sequence[int]
     end: Completion
     failing_since: float | None = None
+    attempts: tuple[str, ...] = ()
 
 
 class Fetched(NamedTuple):
@@ -60,10 +78,8 @@ class Fetched(NamedTuple):
     on_collected: Callable[[], None]
 
 
-Record: TypeAlias = (
-    "Callable[[TaskGroup, int, Sequence[int], Sequence[Result]], BaseException | None]"
-)
-"""Called with each fetched task: its group, index, and its calls' numbers and results.
+Record: TypeAlias = "Callable[[Calls, int, Sequence[int], Sequence[Result]], BaseException | None]"
+"""Called with each fetched task: its job's calls, its index, and its calls' numbers and results.
 
 It may return an error that ends the window.
 """
@@ -76,9 +92,18 @@ class Window:
         timing: Limits of fetching ahead and of repeated fetches.
         output: Part of the tasks' output that is fetched.
         record: Called with each fetched task.
+        chances: Runs failed tasks again.
+
+    Attributes:
+        groups: The tracked groups.
     """
 
-    def __init__(self, timing: Timing, output: Output, record: Record) -> None:
+    def __init__(
+        self, timing: Timing, output: Output, record: Record, chances: SecondChances
+    ) -> None:
+        self.groups: list[TaskGroup] = []
+        self._chances = chances
+        self._moving: set[asyncio.Task[None]] = set()
         self._timing = timing
         self._output = output
         self._record = record
@@ -88,17 +113,14 @@ class Window:
         self._fetchers: list[asyncio.Task[None]] = []
         self._is_closed = False
 
-    def add(self, group: TaskGroup, on_end: Callable[[int], Sequence[int]]) -> None:
-        """Track a group, and fetch the outcomes of its tasks.
-
-        Args:
-            group: The group.
-            on_end: Called with the index of each finished task; returns its calls' numbers.
-        """
+    def add(self, group: TaskGroup, calls: Calls) -> None:
+        """Track a group, and fetch the outcomes of its tasks."""
 
         def make_ready(index: int, end: Completion) -> None:
-            self._ready.put_nowait(_Ready(group, index, on_end(index), end))
+            numbers = calls.record_end(index)
+            self._ready.put_nowait(_Ready(group, index, (index, calls), numbers, end))
 
+        self.groups.append(group)
         group.track(make_ready, self._is_full)
 
     def start(self) -> None:
@@ -127,10 +149,11 @@ class Window:
     async def close(self) -> None:
         """Stop fetching, and release the results that were not taken."""
         self._is_closed = True
-        for fetcher in self._fetchers:
-            fetcher.cancel()
+        running = [*self._fetchers, *self._moving]
+        for task in running:
+            task.cancel()
         try:
-            await asyncio.gather(*self._fetchers, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
         finally:  # a closing event loop may cancel this as well
             for queue in (self._ready, self._fetched):
                 while not queue.empty():
@@ -159,18 +182,51 @@ class Window:
                 if passes and self._postpone(ready):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
-            results = delivered.results[: len(numbers)]
-            reason = self._record(group, index, numbers, results)
-            if reason is not None:
-                self.fail(reason)
-                return
-            deletable = [] if group.settings.keep_artifacts else delivered.all_deletable
-            discard = partial(group.discard, index, deletable)
-            job_id = group.submission.id_of(index)
-            self._fetched.put_nowait(
-                Fetched(numbers, job_id, deque(results), reservation, discard)
-            )
-            del delivered, results  # the consumer owns collected values
+            if is_due(group.settings.ladders, delivered):
+                moving = asyncio.ensure_future(self._move(ready, delivered, reservation))
+                self._moving.add(moving)
+                moving.add_done_callback(self._moving.discard)
+            else:
+                self._hand_over(ready, delivered, reservation)
+            del delivered  # the consumer owns collected values
+
+    def _hand_over(self, ready: _Ready, delivered: Delivered, reservation: Reservation) -> None:
+        group, index, numbers = ready.group, ready.index, ready.numbers
+        results = delivered.results[: len(numbers)]
+        reason = self._record(ready.task[1], ready.task[0], numbers, results)
+        if reason is not None:
+            self.fail(reason)
+            return
+        deletable = [] if group.settings.keep_artifacts else delivered.all_deletable
+        discard = partial(group.discard, index, deletable)
+        job_id = group.submission.id_of(index)
+        self._fetched.put_nowait(Fetched(numbers, job_id, deque(results), reservation, discard))
+
+    async def _move(self, ready: _Ready, delivered: Delivered, reservation: Reservation) -> None:
+        """Run a failed task again, or hand over its failure."""
+        try:
+            chance = await self._chances.take(ready.group, ready.index, delivered)
+        except FarcallError as error:
+            _log.warning("%s", error)
+            chance = None
+        if chance is None:
+            add_attempts(delivered, ready.attempts)
+            self._hand_over(ready, delivered, reservation)
+            return
+        reservation.leave()
+        group, number = chance.place
+        if group not in self.groups:
+            self.groups.append(group)
+        index, calls = ready.task
+        calls.record_restart(index)
+
+        def make_ready(_number: int, end: Completion) -> None:
+            attempts = (*ready.attempts, chance.attempt)
+            numbers = calls.record_end(index)
+            task = _Ready(group, number, ready.task, numbers, end, attempts=attempts)
+            self._ready.put_nowait(task)
+
+        group.follow(number, make_ready)
 
     def _postpone(self, ready: _Ready) -> bool:
         """Schedule another fetch of a task; return False if its retry time is over."""

@@ -15,6 +15,7 @@ from farcall.client import sweep as module
 from farcall.client.progress import Counts
 from farcall.engine.delivered import Delivered
 from farcall.engine.group import Services, TaskGroup
+from farcall.engine.second_chances import SecondChances
 from farcall.engine.tracked_job import Ended, Trouble, UnseenError
 from farcall.model.errors import (
     FarcallError,
@@ -62,6 +63,7 @@ class Opened:
         )
         self.terminations = SimpleNamespace(leave=self._leave, end=self._end)
         self.threads = SimpleNamespace(run=self._in_thread)
+        self.chances = SecondChances(self)
         store = SimpleNamespace(
             delete_delivered=self._discard,
             delete_at_close=lambda _: None,

@@ -23,7 +23,7 @@ def array(job_id, **summary):
 @pytest.fixture
 def waiting():
     """Sweep of 25 calls, two per task, in an array of 10, an array of 2, and a plain job."""
-    made = sweep_state.SweepState(25, 2, Timing())
+    made = sweep_state.SweepState(25, 2, Timing(), None)
     for submission, calls in ((job("a", 10), 20), (job("b", 2), 4), (job("c", 1), 1)):
         made.record_job(TaskGroup(None, submission, None), calls)
     return made
@@ -31,14 +31,14 @@ def waiting():
 
 def test_calls_are_numbered_across_jobs(waiting):
     first, second, last = waiting.arrays.values()
-    assert waiting.calls_of(first, 9) == range(18, 20)
-    assert [waiting.calls_of(second, n) for n in range(2)] == [range(20, 22), range(22, 24)]
-    assert waiting.calls_of(last, 0) == range(24, 25)
+    assert first.numbers(9) == range(18, 20)
+    assert [second.numbers(n) for n in range(2)] == [range(20, 22), range(22, 24)]
+    assert last.numbers(0) == range(24, 25)
 
 
 def test_calls_without_batch_status_are_queued(waiting):
     assert waiting.count(lambda _: None) == Counts(0, 0, 0, total=25)
-    assert sweep_state.SweepState(25, 2, Timing()).count(lambda _: None) == Counts(
+    assert sweep_state.SweepState(25, 2, Timing(), None).count(lambda _: None) == Counts(
         0, 0, 0, total=25
     )
 
@@ -75,7 +75,7 @@ def test_failed_calls_are_not_done(waiting):
     waiting.arrays["a"].ended = 6
     array = waiting.arrays["a"]
     for index, errors in enumerate([(None, ValueError()), (ValueError(), ValueError())]):
-        numbers = waiting.calls_of(array, index)
-        waiting.record_results(array.group, index, numbers, [Result(error=e) for e in errors])
+        numbers = array.numbers(index)
+        waiting.record_results(array, index, numbers, [Result(error=e) for e in errors])
     count = waiting.count(lambda _: None)
     assert count == Counts(running=0, done=3, failed=3, total=25, errors="ValueError x3")

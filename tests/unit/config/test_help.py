@@ -97,8 +97,8 @@ def test_signature_has_each_option_with_default(function):
     assert [name for name in parameters if name in ALL and name not in own] == [
         name for name in ALL if name not in own
     ]
-    assert parameters["vcpu"].default == 2
-    assert parameters["vcpu"].annotation is float
+    assert parameters["num_gpus"].default == 0
+    assert parameters["num_gpus"].annotation is int
 
 
 @pytest.mark.parametrize("kind", [BatchExecutor, BatchPoolExecutor])

@@ -10,6 +10,7 @@ from farcall import Settings
 from farcall.engine import run as module
 from farcall.engine.delivered import Delivered
 from farcall.engine.run import TaskRun
+from farcall.engine.second_chances import SecondChances
 from farcall.engine.tracked_job import UnseenError
 from farcall.model.errors import FarcallError, ServiceError
 from farcall.model.submission import Submission
@@ -31,7 +32,9 @@ def worlds(world, monkeypatch):
 
     async def find(settings):
         tracker = left[0].tracker
-        return SimpleNamespace(tracker=tracker, services=SimpleNamespace(tracker=tracker))
+        session = SimpleNamespace(tracker=tracker, services=SimpleNamespace(tracker=tracker))
+        session.chances = SecondChances(session)
+        return session
 
     monkeypatch.setattr(module, "session_for", find)
     return left
@@ -45,7 +48,7 @@ def ended():
 
 @pytest.fixture
 def run(worlds, ended):
-    return TaskRun("6f1c", Settings(), PLACE, on_end=ended.append)
+    return TaskRun("6f1c", Settings(), PLACE, on_end=lambda run: ended.append(run.id))
 
 
 # --- the end ----------------------------------------------------------------------------------

@@ -1,0 +1,125 @@
+"""Second chances: failed tasks that run again with more memory, or in the next queue.
+
+A task that ran out of memory, by the evidence of its supervisor or of the platform, gets the next
+value of ``memory``; a task whose host was lost gets the next queue. Which values are next follows
+from the failed job itself, so a recovered or retried job continues where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from farcall.config.ladders import Ladders
+from farcall.engine.delivered import Delivered
+from farcall.engine.group import Place, TaskGroup
+from farcall.engine.retry_notes import retries_of
+from farcall.model.errors import HostLostError, NothingToRetryError, OutOfMemoryError
+from farcall.model.jobs import JobDetail
+from farcall.model.submission import Submission
+from farcall.payload.results import add_note
+
+if TYPE_CHECKING:
+    from farcall.engine.session import Session
+
+_TOGETHER_S = 1.0
+"""Time in seconds that a failed task waits for others, so that they share one job."""
+
+
+class Chance(NamedTuple):
+    """A task that runs again.
+
+    Attributes:
+        place: The new job, and the task's index in it.
+        attempt: Description of the failed attempt, for the error if all fail.
+    """
+
+    place: Place
+    attempt: str
+
+
+class SecondChances:
+    """Second chances of one session's tasks.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def take(self, group: TaskGroup, index: int, delivered: Delivered) -> Chance | None:
+        """Run a failed task again, if its options have a next value for its failure.
+
+        Tasks of a job that fail within a moment share one new job. Cancelling the wait withdraws
+        the request; a job that is accepted anyway is terminated.
+
+        Returns:
+            None if the failure is final.
+
+        Raises:
+            FarcallError: The task cannot run again.
+        """
+        if not is_due(group.settings.ladders, delivered):
+            return None
+        submission = group.submission
+        detail = await self._session.describe(submission.job_id)
+        options = _next_options(group.settings.ladders, delivered, detail)
+        if not options:
+            return None
+        job_id = submission.id_of(index)
+        try:
+            new, number = await self._session.retries.run(
+                group.settings, job_id, options, has_ended=True, wait_s=_TOGETHER_S
+            )
+        except NothingToRetryError:
+            place = await self._existing(group, index)
+            if place is None:
+                raise
+            new, number = place
+        new.settings = new.settings.with_ladders(group.settings.ladders)
+        group.forget()
+        return Chance((new, number), describe_attempt(detail, delivered))
+
+    async def _existing(self, group: TaskGroup, index: int) -> Place | None:
+        """Return the job of an earlier client that runs the task again."""
+        for retry in reversed(await retries_of(self._session, group.submission)):
+            if index in retry.origin:
+                detail = await self._session.describe(retry.job_id)
+                submission = Submission.whole(detail)
+                return TaskGroup(group.services, submission, group.settings), retry.origin.index(
+                    index
+                )
+        return None
+
+
+def is_due(ladders: Ladders, delivered: Delivered) -> bool:
+    """Return whether a failure is of a kind for which the options have several values."""
+    if ladders.memory and _has(OutOfMemoryError, delivered):
+        return True
+    return bool(ladders.queue) and _has(HostLostError, delivered)
+
+
+def describe_attempt(detail: JobDetail, delivered: Delivered) -> str:
+    """Describe an attempt's memory and queue in one line."""
+    size = (detail.memory_mib or 0) / 1024
+    peak = delivered.usage.peak_memory_bytes / 2**30
+    used = f", peak {peak:.2g} GiB" if peak else ""
+    return f"memory={size:.3g} GiB in queue {detail.queue}{used}"
+
+
+def add_attempts(delivered: Delivered, attempts: Sequence[str]) -> None:
+    """Add the earlier attempts to the errors of a task that failed with all values."""
+    for result in delivered.results if attempts else ():
+        if result.error is not None:
+            add_note(result.error, f"Earlier attempts: {'; '.join(attempts)}")
+
+
+def _has(kind: type[BaseException], delivered: Delivered) -> bool:
+    return any(isinstance(result.error, kind) for result in delivered.results)
+
+
+def _next_options(ladders: Ladders, delivered: Delivered, detail: JobDetail) -> dict[str, Any]:
+    if _has(OutOfMemoryError, delivered):
+        return dict(ladders.more_memory((detail.memory_mib or 0) / 1024))
+    return dict(ladders.next_queue(detail.queue))

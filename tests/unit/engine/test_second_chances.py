@@ -1,0 +1,104 @@
+"""Failed tasks that run again with more memory or in the next queue, on the fake cloud."""
+
+import asyncio
+
+import pytest
+
+from farcall import BatchExecutor, HostLostError, OutOfMemoryError
+from farcall.testing import HostLost, OutOfMemory
+
+
+def double(x):
+    return 2 * x
+
+
+def run_out(_):
+    raise MemoryError("own code")
+
+
+@pytest.fixture
+async def ladder(cloud):
+    """Executor whose tasks have three sizes of memory."""
+    options = {"vcpu": 1, "memory": [1, 2, 4], "retry_attempts": 1, "linger_s": 0.02}
+    async with BatchExecutor(**options) as executor:
+        yield executor
+
+
+def sizes(cloud):
+    """Return the memory and number of tasks of each job."""
+    return [(job.memory_mib, max(1, job.array_size)) for job in cloud.jobs]
+
+
+async def test_call_gets_more_memory(ladder, cloud):
+    cloud.next_job(OutOfMemory())
+    cloud.next_job(OutOfMemory())
+    job = await ladder.submit(double, 3)
+    first = job.id
+    assert await job.result() == 6
+    assert sizes(cloud) == [(1024, 1), (2048, 1), (4096, 1)]
+    assert job.id != first
+    assert (await job.detail()).memory_mib == 4096
+
+
+async def test_tasks_that_fail_together_share_job(ladder, cloud):
+    cloud.next_job(OutOfMemory())
+    assert await ladder.task(double).map(range(5)) == [0, 2, 4, 6, 8]
+    assert sizes(cloud) == [(1024, 5), (2048, 5)]
+
+
+async def test_last_error_names_each_attempt(ladder, cloud):
+    for _ in range(3):
+        cloud.next_job(OutOfMemory())
+    job = await ladder.submit(double, 3)
+    with pytest.raises(OutOfMemoryError) as caught:
+        await job.result()
+    (note,) = (note for note in caught.value.__notes__ if note.startswith("Earlier attempts"))
+    assert "memory=1 GiB" in note
+    assert "memory=2 GiB" in note
+    assert len(cloud.jobs) == 3
+
+
+async def test_own_memory_error_is_final(ladder, cloud):
+    with pytest.raises(MemoryError, match="own code"):
+        await ladder.task(run_out)(1)
+    assert len(cloud.jobs) == 1
+
+
+async def test_recovered_job_continues_on_the_ladder(ladder, cloud, executor):
+    cloud.next_job(OutOfMemory())
+    cloud.next_job(OutOfMemory())
+    job = await executor.submit(double, 3)  # without a ladder
+    with pytest.raises(OutOfMemoryError):
+        await job.result()
+    again = await job.retry(memory=2)
+    with pytest.raises(OutOfMemoryError):
+        await again.result()
+    assert await ladder.attach(job.id).result() == 6  # follows the existing retry
+    assert sizes(cloud) == [(1024, 1), (2048, 1), (4096, 1)]
+
+
+async def test_cancelled_job_gets_no_second_chance(ladder, cloud):
+    cloud.next_job(OutOfMemory())
+    job = await ladder.submit(double, 3)
+    while job._run._arrival is None:
+        await asyncio.sleep(0)
+    await job.cancel()
+    with pytest.raises(OutOfMemoryError):
+        await job.result()
+    assert len(cloud.jobs) == 1
+
+
+async def test_lost_host_moves_to_next_queue(cloud):
+    cloud.next_job(HostLost())
+    async with BatchExecutor(queue=["spot", "on-demand"], retry_attempts=1) as executor:
+        assert await executor.task(double)(4) == 8
+    assert [job.queue for job in cloud.jobs] == ["spot", "on-demand"]
+
+
+async def test_last_queue_is_final(cloud):
+    cloud.next_job(HostLost())
+    cloud.next_job(HostLost())
+    async with BatchExecutor(queue=["spot", "on-demand"], retry_attempts=1) as executor:
+        with pytest.raises(HostLostError):
+            await executor.task(double)(4)
+    assert len(cloud.jobs) == 2
