@@ -88,7 +88,7 @@ def install(python, folder):
     return inside
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.12"])
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
 def test_covalent_extra_installs_working_set(version, tmp_path):
     inside = install(find(version), tmp_path)
     (tmp_path / "home").mkdir()

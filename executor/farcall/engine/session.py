@@ -10,7 +10,7 @@ import re
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -115,7 +115,7 @@ class Session:
         self.logs = LogReader(
             backend, self.stores, self.tracker.detail, self.tracker.trouble, access.timing
         )
-        moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+        moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self.threads = WorkerThreads()
         self.packer = Packer(self.threads)
@@ -286,7 +286,7 @@ class Session:
         limit_s = self.timing.last_deletions_s
         try:
             await within(limit_s, store.close())
-        except asyncio.TimeoutError:
+        except TimeoutError:
             text = (
                 "delivered objects remain in s3://%s, which did not respond within %g s; a "
                 "lifecycle "
@@ -297,7 +297,7 @@ class Session:
         limit_s = self.timing.last_deletions_s
         try:
             await within(limit_s, self.shared.close())
-        except asyncio.TimeoutError:
+        except TimeoutError:
             text = "shared values remain in the bucket, which did not respond within %g s; a "
             _log.warning(f"{text}lifecycle rule can delete them", limit_s)
         except FarcallError as error:

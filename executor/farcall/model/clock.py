@@ -47,7 +47,7 @@ async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
         await asyncio.wait([waiting], timeout=limit_s)
         if waiting.done():
             return waiting.result()
-        raise asyncio.TimeoutError
+        raise TimeoutError
     finally:
         if not waiting.done():
             waiting.cancel()

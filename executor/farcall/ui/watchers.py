@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -201,7 +201,7 @@ class Watcher(abc.ABC, Generic[K]):
         return {
             "loading": not self.is_complete,
             "error": self.error or self.account.trouble,
-            "at": moment(datetime.now(timezone.utc)),
+            "at": moment(datetime.now(UTC)),
             "requests": {"last_minute": self.account.last_minute},
         }
 
