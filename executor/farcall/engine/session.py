@@ -256,7 +256,7 @@ class Session:
         # When the event loop ends, every task is cancelled at once: let the owners of jobs
         # terminate them before the clients close. They find this session, and do not open another.
         if self._blocks:  # code inside a block may have to clean up first
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await within(self.timing.last_blocks_s, self._until(lambda: not self._blocks))
         await _yield_to_others()
         _forget(self)

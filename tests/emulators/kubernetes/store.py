@@ -304,7 +304,7 @@ class Watch:
         Raises:
             ExpiredError: The history does not reach back that far.
         """
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.news.wait(), timeout_s)
         self.news.clear()
         found = self._store.since(self.kind, self.at)

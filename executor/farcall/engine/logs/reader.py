@@ -166,7 +166,7 @@ class LogReader:
         Raises:
             FarcallError: The session was closed.
         """
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await clock.within(max(_SHORTEST_S, moment - clock.now()), self._closed.wait())
         if self._closed.is_set():
             raise FarcallError(
