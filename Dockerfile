@@ -12,7 +12,7 @@ ARG PIP_PACKAGES=""
 # Package index in place of PyPI. Without a password: docker history shows it.
 ARG PIP_INDEX_URL
 
-# farcall_runtime, and the requirements file that `farcall image build` may put beside it.
+# farcall_runtime, and the requirements file that `farcall image build` may add to it.
 COPY runtime_image /opt/farcall
 RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.11" ${PIP_PACKAGES}
 RUN python3 -m compileall -q /opt/farcall/farcall_runtime
