@@ -12,7 +12,7 @@ ARG PIP_PACKAGES=""
 # Package index in place of PyPI. Without a password: docker history shows it.
 ARG PIP_INDEX_URL
 
-# farcall_runtime, and the requirements file that `farcall image build` may put beside it.
+# farcall_runtime, and the requirements file that `farcall image build` may add to it.
 COPY runtime_image /opt/farcall
 RUN python3 -m pip install --no-cache-dir "cloudpickle>=3.1" "obstore>=0.11" ${PIP_PACKAGES}
 RUN python3 -m compileall -q /opt/farcall/farcall_runtime
@@ -24,6 +24,6 @@ LABEL farcall.protocol-version="1"
 # Not root; a number, so that no user has to be made and none can be missing.
 USER 10001:10001
 WORKDIR /tmp
-# The exec form, so that Batch's SIGTERM reaches Python and no shell. Not python3 -m, which would
-# import a json.py or logging.py of the working directory in place of the standard library's.
-ENTRYPOINT ["python3", "-c", "import sys; sys.path[:] = filter(None, sys.path); import runpy; runpy.run_module('farcall_runtime', run_name='__main__', alter_sys=True)"]
+# The exec form, so that Batch's SIGTERM reaches Python and no shell. With -P, Python does not import
+# a json.py or logging.py of the working directory instead of the standard library's.
+ENTRYPOINT ["python3", "-P", "-m", "farcall_runtime"]

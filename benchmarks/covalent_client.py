@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from datetime import timezone
+from datetime import UTC
 from typing import Any
 
 import covalent as ct
@@ -40,7 +40,7 @@ def _dispatch(name: str, options: dict[str, Any], count: int) -> dict[str, Any]:
 
 def _result(dispatch_id: str) -> dict[str, Any]:
     found = ct.get_result(dispatch_id)
-    ended = found.end_time.replace(tzinfo=timezone.utc).timestamp()
+    ended = found.end_time.replace(tzinfo=UTC).timestamp()
     return {"ended": ended, "value": found.result, "error": found.error}
 
 

@@ -12,7 +12,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def publish(page: Path, part: Part, order: Sequence[str], command: str) -> None:
     rows = _rows(top)
     rows[_link(part.title)] = [row.cells() for row in part.rows]
     title = f"# {part.title}"
-    written = f"Written by `{command}` on {datetime.now(timezone.utc).date()}. {_machine()}"
+    written = f"Written by `{command}` on {datetime.now(UTC).date()}. {_machine()}"
     pieces = [title, written, table(part.headings, part.lines), *filter(None, [part.text])]
     _, how, method = bodies.get(title, "").partition(_HOW)
     bodies[title] = "\n\n".join([*pieces, *([f"{how}{method}".strip()] if how else [])])

@@ -3,7 +3,7 @@
 A sublattice is a workflow inside a workflow: its graph is built when its arguments are known, and
 each of its electrons is a Batch job. The script starts and stops Covalent's server; remove both
 lines if your server is already running (docs/covalent.md). Install Covalent, which needs Python
-3.10 to 3.12, with `pip install '.[covalent]'`.
+3.11 or 3.12, with `pip install '.[covalent]'`.
 
     farcall local -- python examples/covalent_sublattice.py
 """

@@ -7,8 +7,7 @@ that are none.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 import farcall_runtime
 from farcall import (

@@ -12,21 +12,15 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from farcall.model.names import install
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: Timeout in seconds for a stopping server to kill its jobs and exit.
 STOP_TIMEOUT_S = 10.0
 
-#: ``python -P -m farcall_local``, for Python 3.10 too: the working directory may hold any module.
 _BOOT = """
-import sys
-sys.path[:] = filter(None, sys.path)
-import json
+import json, sys
 from farcall_local.__main__ import main
 main(**json.loads(sys.argv[1]))
 """
@@ -217,8 +211,9 @@ def spawn(
         RuntimeError: The server did not start.
     """
     require_extra(docker=options.get("docker", False))
+    # -P: the working directory may contain any module.
     process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", _BOOT, json.dumps(options)],
+        [sys.executable, "-P", "-c", _BOOT, json.dumps(options)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**own_environment(), "PYTHONPATH": os.pathsep.join([*paths, *_source_roots()])},

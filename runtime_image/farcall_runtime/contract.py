@@ -196,7 +196,7 @@ TERMINATED_TYPE = "farcall_runtime.task.TaskTerminated"
 """Type name of the exception that the function gets when its job is stopped."""
 
 
-class OutcomeStatus(str, enum.Enum):
+class OutcomeStatus(enum.StrEnum):
     """How an attempt ended; the value of ``status`` in its outcome."""
 
     DONE = "done"
@@ -212,7 +212,7 @@ class OutcomeStatus(str, enum.Enum):
     """On the main node of a multi-node job: another node failed, and ``peer`` is its outcome."""
 
 
-class CallStatus(str, enum.Enum):
+class CallStatus(enum.StrEnum):
     """How one call ended; the value of ``status`` in a record of ``results``."""
 
     RETURNED = "returned"
@@ -504,17 +504,16 @@ def usage_text(wall_s: float, cpu_s: float, peak_memory_bytes: int) -> str:
     return f"the task took {wall_s:.2f} s, {cpu_s:.2f} s of CPU time and {memory_mib:.1f} MiB"
 
 
-def module_arguments(module: str) -> tuple[str, str]:
-    """Return Python arguments that run a module like ``-m``, with a safe import path.
+def module_arguments(module: str) -> tuple[str, str, str]:
+    """Return Python arguments that run a module with a safe import path.
 
     ``python -m`` puts the working directory first, so a ``json.py`` or ``logging.py`` there would
-    replace the standard library's module. Python 3.10 lacks the option ``-P`` that prevents this.
+    replace the standard library's module.
 
     Source:
         https://docs.python.org/3/using/cmdline.html#cmdoption-P
     """
-    run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    return "-c", f"import sys; sys.path[:] = filter(None, sys.path); import runpy; {run}"
+    return "-P", "-m", module
 
 
 def is_key(text: str) -> bool:

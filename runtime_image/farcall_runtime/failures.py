@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import importlib
 import os
@@ -25,8 +24,6 @@ _LONGEST_PLACE = 200
 
 _LIBRARY = os.__file__.removesuffix("os.py")
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
 
 CAUSE = "cause"
 CONTEXT = "context"
@@ -113,14 +110,14 @@ def with_traceback(error: BaseException, stack: TracebackType | None) -> str:
     """Return Python's traceback of an exception, with the limits of `message`."""
 
     def in_short(_: BaseException) -> str:
-        # The remote traceback is a note, on Python 3.10 a cause.
+        # The remote traceback is a note.
         own = object.__getattribute__(error, "__dict__").get("__notes__")
         notes = own if isinstance(own, list) else ()
         chain = [f"{type_name(member)}: {message(member)}" for member, _ in _walk(error)]
         lines = [*chain, *(note for note in notes if isinstance(note, str))]
         return _plain("".join(traceback.format_tb(stack)) + "\n".join(lines) + "\n")
 
-    # This may fail because of a class's own `__notes__`, or on Python 3.10 a very long chain.
+    # This may fail because of a class's own `__notes__`.
     return _tried(
         lambda: _plain("".join(traceback.format_exception(type(error), error, stack))), in_short
     )
@@ -236,7 +233,7 @@ def _pickle_and_compare(error: BaseException) -> bytes | None:
     if type(copy) is not type(error):
         return None
     # Equal groups do not compare as equal.
-    return data if isinstance(error, _GROUP) or copy.args == error.args else None
+    return data if isinstance(error, BaseExceptionGroup) or copy.args == error.args else None
 
 
 def _recipe(error: BaseException) -> _Rebuilt:
@@ -252,7 +249,7 @@ def _recipe(error: BaseException) -> _Rebuilt:
     if isinstance(error, ImportError):
         state["name"] = error.name
     args = tuple(_localizable(arg) if _is_of_job(arg) else _picklable(arg) for arg in error.args)
-    if isinstance(error, _GROUP):
+    if isinstance(error, BaseExceptionGroup):
         members = [m if _pickle_as_it_is(m) else _recipe(m) for m in error.exceptions]
         args = (error.message, members)
     return _Rebuilt(rebuild, type(error), args, state)

@@ -1,17 +1,12 @@
 """Exact versions of all direct dependencies in constraints.txt."""
 
-import sys
+import tomllib
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-import sys
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -11,11 +11,6 @@ import pytest
 import yaml
 
 from farcall.config.settings import Settings
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FOLDER = Path(__file__).parents[2] / "docs" / "kubernetes"
 PAGE = FOLDER.with_suffix(".md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, ROOT / "examples" / "covalent_demo" / "run.py"]
 
 pytestmark = [
-    pytest.mark.skipif(sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.10 to 3.12"),
+    pytest.mark.skipif(sys.version_info >= (3, 13), reason="Covalent 0.240 is for 3.11 and 3.12"),
     pytest.mark.slow,
 ]
 

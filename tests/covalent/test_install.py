@@ -88,16 +88,33 @@ def install(python, folder):
     return inside
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.12"])
+def run_workflow(inside, folder):
+    (folder / "home").mkdir()
+    (folder / "workflow.py").write_text(WORKFLOW)
+    variables = {"HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}  # for tests.support
+    return call(inside, "-W", "ignore", "workflow.py", cwd=folder, **variables)
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
 def test_covalent_extra_installs_working_set(version, tmp_path):
     inside = install(find(version), tmp_path)
-    (tmp_path / "home").mkdir()
-    (tmp_path / "workflow.py").write_text(WORKFLOW)
-
-    variables = {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}  # for tests.support
-    shown = call(inside, "-W", "ignore", "workflow.py", cwd=tmp_path, **variables)
+    shown = run_workflow(inside, tmp_path)
 
     major, minor = version.split(".")
     packages = tmp_path / "environment" / "lib" / f"python{version}" / "site-packages"
     assert f"{major} {minor} 42 {packages / 'farcall'}\n" == shown
     assert [] == list((tmp_path / "home").rglob("*"))
+
+
+@pytest.mark.parametrize("pinned", ["covalent", "fastapi"])
+def test_newest_release_of_pin_fails(pinned, tmp_path):
+    """If this fails, the newest release works: remove its pin from the extra `covalent`."""
+    inside = install(find("3.12"), tmp_path)
+    newer = (sys.executable, "-m", "uv", "pip", "install", "--python", inside, "--upgrade", pinned)
+    version = f"import importlib.metadata as m; print(m.version({pinned!r}))"
+    before = call(inside, "-c", version, cwd=tmp_path)
+    call(*newer, cwd=tmp_path)
+    if call(inside, "-c", version, cwd=tmp_path) == before:
+        pytest.skip(f"the pin of {pinned} holds the newest release")
+    with pytest.raises(AssertionError, match="422"):
+        run_workflow(inside, tmp_path)

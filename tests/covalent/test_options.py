@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 import uuid
 from pathlib import Path
 
@@ -28,11 +29,6 @@ from farcall.model.names import BATCH
 from farcall.model.workflows import Workflow
 from tests.support.covalent_server import CovalentServer
 from tests.support.proxy import Proxy
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # the backport of tomllib
 
 EXECUTOR = ct.executor.AWSBatchExecutor
 MANAGER = sys.modules["covalent.executor"]._executor_manager

@@ -41,17 +41,6 @@ def require_covalent(*parts):
             pytest.importorskip("covalent", reason="pip install 'farcall[covalent]'")
 
 
-async def end_loop():
-    """Clean up the loop like asyncio.run; Python 3.10 has no asyncio.Runner for that."""
-    loop = asyncio.get_running_loop()
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await loop.shutdown_asyncgens()
-    await loop.shutdown_default_executor()
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -63,18 +52,14 @@ async def end_loop():
 def test_page_blocks_run_in_order(page, aws):
     require_covalent(*CELLS[page])
     names = {"__name__": "__main__"}
-    loop = asyncio.new_event_loop()
-    try:
+    with asyncio.Runner() as runner:
         for cell in CELLS[page]:
             source = "\n" * (cell.line - 1) + cell.code  # so that tracebacks have the page's line
             code = compile(source, str(cell.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             if code.co_flags & inspect.CO_COROUTINE:
-                loop.run_until_complete(eval(code, names))
+                runner.get_loop().run_until_complete(eval(code, names))
             else:
                 exec(code, names)
-    finally:
-        loop.run_until_complete(end_loop())
-        loop.close()
 
 
 @pytest.mark.parametrize(

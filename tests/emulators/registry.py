@@ -7,7 +7,7 @@ never the address of a real account's registry.
 from __future__ import annotations
 
 import base64
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -52,7 +52,7 @@ def get_authorization_token(_: Any) -> ActionResult:
     password = f"AWS:{names.ACCOUNT_ID}-auth-token"
     data = {
         "authorizationToken": base64.b64encode(password.encode()).decode(),
-        "expiresAt": datetime.now(timezone.utc) + _LIFETIME,
+        "expiresAt": datetime.now(UTC) + _LIFETIME,
         "proxyEndpoint": f"http://{_Registry.host}",
     }
     return ActionResult({"authorizationData": [data]})

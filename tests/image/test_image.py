@@ -18,7 +18,7 @@ from farcall_runtime.contract import ExitCode, Location, run_root
 
 CONTRACT_TESTS = Path(__file__).parents[1] / "contract"
 #: pytest and its dependencies, all in pure Python for every version.
-PYTEST = ["pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli"]
+PYTEST = ["pytest", "pluggy", "iniconfig", "packaging", "pygments"]
 MOST_ADDED_BYTES = 40_000_000
 #: A bucket that cannot be reached, because the network `none` has no route to any address.
 UNREACHABLE = {

@@ -128,7 +128,7 @@ def test_wrong_key_is_rejected(aws, service, wrong):
 @pytest.mark.parametrize("service", CALLS)
 def test_forged_signature_is_rejected(aws, service):
     key = aws.environment["AWS_ACCESS_KEY_ID"]
-    now = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
     scope = f"{key}/{now[:8]}/us-east-1/{service}/aws4_request"
     for rest in ("", f", SignedHeaders=host;x-amz-date, Signature={'0' * 64}"):
         headers = {
@@ -169,7 +169,7 @@ def test_presigned_url_opens_in_browser(aws):
             urllib.request.urlopen(changed)
     old = s3.generate_presigned_url("get_object", asked, ExpiresIn=0)
     moment = old.partition("X-Amz-Date=")[2][:15]
-    until(lambda: dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S") > moment)
+    until(lambda: dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S") > moment)
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(old)
 
@@ -203,7 +203,7 @@ def test_target_without_path_is_rejected(aws, target):
 
 @pytest.mark.parametrize("service", ["s3", "batch", "sts"])
 def test_old_signature_is_rejected(aws, service, monkeypatch):
-    past = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None) - dt.timedelta(minutes=16)
+    past = dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(minutes=16)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda **_: past)
     status, _, body = call(aws, service, aws.environment)
     assert status == 403

@@ -99,7 +99,7 @@ async def test_cancelled_await_cancels_job(executor):
 async def test_cancelled_wait_leaves_job_running(executor):
     job = await executor.submit(lambda: time.sleep(3))
 
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await asyncio.wait_for(job.result(), 0.2)
 
     assert await job.result() is None

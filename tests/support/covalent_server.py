@@ -16,14 +16,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Self
 
 from farcall.covalent.api import Covalent, dispatcher_section
 from farcall.model.errors import FarcallError
 from tests.support.patience import until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: Time limit for a server's start in seconds. A start takes two seconds, and longer after an
 #: installation, because Python compiles about 2,000 modules.

@@ -25,7 +25,7 @@ _PARTS = (
     "test_future",
     "test_process_pool",
 )
-_NEIGHBOUR = {10: 11, 11: 10, 12: 13, 13: 12}
+_NEIGHBOUR = {12: 13, 13: 12}
 
 
 def folder() -> Path | None:

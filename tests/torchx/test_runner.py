@@ -5,7 +5,7 @@ tests/unit/torchx/batch tests how an app is converted to a job.
 """
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import boto3
 import pytest
@@ -189,10 +189,10 @@ def test_list_filters_queue_user_and_state(runner):
 
 
 def test_lines_are_filtered(runner):
-    before = datetime.now(timezone.utc) - timedelta(minutes=1)
+    before = datetime.now(UTC) - timedelta(minutes=1)
     handle = run(runner, role("seq 12"))
     ended(runner, handle)
-    later = datetime.now(timezone.utc) + timedelta(minutes=1)
+    later = datetime.now(UTC) + timedelta(minutes=1)
     assert lines(runner, handle) == [f"{number}\n" for number in range(1, 13)]
     assert lines(runner, handle, regex="1$") == ["1\n", "11\n"]
     assert len(lines(runner, handle, since=before, until=later)) == 12

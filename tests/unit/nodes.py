@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from farcall.backends.base import Capabilities, LogEvent
 from farcall.engine.batcher import Batcher
@@ -11,7 +11,7 @@ from farcall.engine.logs.reader import LogReader
 from farcall.engine.tracked_job import Trouble
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup
 
-STARTED = datetime(2026, 11, 12, 10, tzinfo=timezone.utc)
+STARTED = datetime(2026, 11, 12, 10, tzinfo=UTC)
 GROUP = "a-group"
 
 

@@ -1,6 +1,6 @@
 """Output of one attempt in a bucket and in CloudWatch, both scripted."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 from farcall.backends.batch.backend import BatchBackend
@@ -15,7 +15,7 @@ from tests.unit.fakes import TIMING, Client
 WHERE = Location("bucket", "farcall/v1/run", "bundle")
 KEY = b"k" * 32
 SUBMISSION = Submission("job-1", "n", WHERE, KEY, 1)
-NOW = datetime(2026, 11, 22, 10, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 
 
 def access(replies):

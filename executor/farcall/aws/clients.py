@@ -19,7 +19,7 @@ import ssl
 import time
 import weakref
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -537,10 +537,10 @@ class Aws:
         frozen = await self._frozen(renew=True)
         _, expires = await self.credentials()
         if frozen.token:
-            kept_until = datetime.now(timezone.utc) + _CREDENTIALS_KEPT
+            kept_until = datetime.now(UTC) + _CREDENTIALS_KEPT
             expires = min(kept_until, expires or kept_until)
         if expires is not None:
-            expires = expires.astimezone(timezone.utc)  # obstore rejects dateutil's zones
+            expires = expires.astimezone(UTC)  # obstore rejects dateutil's zones
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -29,7 +28,6 @@ ALL = (
     aiohttp.ClientError,
     *_UNREADABLE,
     OSError,
-    asyncio.TimeoutError,
 )
 
 RENEWALS = 3

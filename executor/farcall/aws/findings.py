@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterable
 
 from farcall.aws import error_translation
@@ -71,7 +70,7 @@ async def guarded(
     try:
         with error_translation.listening(heard.append):
             return list(await within(time_limit_s, findings))
-    except asyncio.TimeoutError:
+    except TimeoutError:
         if heard[-1]:
             found = f"no success within {time_limit_s:g} s; the last response: {heard[-1]}"
             return [Finding(check, FAILED, found, "fix its cause, or try again later")]

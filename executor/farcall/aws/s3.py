@@ -20,7 +20,7 @@ import contextlib
 import hashlib
 import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_plus
@@ -322,7 +322,7 @@ def moment_of(at: str) -> datetime:
     with contextlib.suppress(ValueError):
         return datetime.fromisoformat(f"{at.removesuffix('Z')}+00:00")
     parsed: datetime = botocore.utils.parse_timestamp(at)
-    return parsed.astimezone(timezone.utc)
+    return parsed.astimezone(UTC)
 
 
 def _read(text: str) -> Page:

@@ -1,7 +1,7 @@
 """Bootstrap program: the first code of a container without farcall's runtime.
 
 It downloads farcall's runtime from the bucket with a signed request, verifies its SHA-256, unpacks
-it, and runs the package ``farcall_runtime``. It needs only the standard library of Python 3.10.
+it, and runs the package ``farcall_runtime``. It needs only the standard library of Python 3.11.
 
 The job definition contains it as ``bootstrap_program.min.txt``, which ``make bootstrap`` generates
 from this file without comments and long names, because the size of a command is limited. No

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -36,9 +36,9 @@ def moment(text: str) -> datetime:
         click.BadParameter: The text is neither an age nor a date.
     """
     with contextlib.suppress(ValueError, OverflowError):
-        return datetime.now(timezone.utc) - timedelta(seconds=quantities.span_s(text))
+        return datetime.now(UTC) - timedelta(seconds=quantities.span_s(text))
     with contextlib.suppress(ValueError, OverflowError):
-        return datetime.fromisoformat(text).astimezone(timezone.utc)
+        return datetime.fromisoformat(text).astimezone(UTC)
     raise click.BadParameter(
         f"{text!r} is not an age, such as 90s, 1h30m, 2d or 1w, or a date, such as 2026-11-20 "
         "or 2026-11-20T08:30"

@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import click
@@ -157,7 +157,7 @@ async def _watch(listing: _Listing, *, whole_ids: bool) -> NoReturn:
         while True:
             entries = await listing.again()
             if out.is_terminal:
-                at = tables.clock(datetime.now(timezone.utc))
+                at = tables.clock(datetime.now(UTC))
                 head = f"{counted(len(entries), 'job')} at {at}; press Ctrl-C to stop"
                 table = tables.table(entries, out.width, whole_ids=whole_ids)
                 live.update(Group(Text(head, "dim"), Text(), table), refresh=True)
@@ -307,7 +307,7 @@ class _Listing:
         return sorted(found, key=lambda child: child.index)
 
 
-_NEVER = datetime.min.replace(tzinfo=timezone.utc)
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def _searched(entry: Entry, calls: Iterable[str]) -> Iterator[str]:
@@ -338,7 +338,7 @@ def _footer(count: int, limit: int, query: Query | None) -> str:
         hints.append("--all-users includes other users' jobs")
     if query.since is not None:
         heading += f" since {tables.clock(query.since)}"
-        week = datetime.now(timezone.utc) - timedelta(days=7) < query.since
+        week = datetime.now(UTC) - timedelta(days=7) < query.since
         hints.append(f"--since {'7d' if week else '30d'} includes older jobs")
     return f"{heading}; {', '.join(hints)}" if hints else heading
 
@@ -367,7 +367,7 @@ def describe_job(reference: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
-        cost = costs.cost(entry.detail, settings, datetime.now(timezone.utc))
+        cost = costs.cost(entry.detail, settings, datetime.now(UTC))
         job_detail_view.show(entry, view, cost)
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
@@ -364,4 +364,4 @@ def _stamp(at: datetime | None) -> str:
     """Return a time in a fixed width."""
     if at is None:
         return f"{'-':24}"
-    return f"{at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"

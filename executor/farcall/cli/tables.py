@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from rich.table import Table
 from rich.text import Text
@@ -185,14 +185,14 @@ def clock(at: datetime | None) -> str:
 
 def age(at: datetime | None) -> str:
     """Return the time since an event."""
-    return "" if at is None else span((datetime.now(timezone.utc) - at).total_seconds())
+    return "" if at is None else span((datetime.now(UTC) - at).total_seconds())
 
 
 def ran(detail: JobDetail) -> str:
     """Return the last attempt's duration up to now or its end."""
     if detail.started_at is None:
         return ""
-    end = detail.stopped_at or datetime.now(timezone.utc)
+    end = detail.stopped_at or datetime.now(UTC)
     return span((end - detail.started_at).total_seconds())
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import webbrowser
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -87,7 +87,7 @@ def serve_page(
         host=host,
         port=_configured(settings) if port is None else port,
         read_only=read_only,
-        span=max(timedelta(), datetime.now(timezone.utc) - since),
+        span=max(timedelta(), datetime.now(UTC) - since),
         queues=queues,
         everybody=all_users,
         covalent=None if no_covalent else CovalentCompanion.configured(covalent),

@@ -151,7 +151,7 @@ class Ahead:
             left_s = until - clock.now()
             if left_s <= 0:
                 break
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await clock.within(left_s, self._hear())
         if self._error is not None:
             raise self._error

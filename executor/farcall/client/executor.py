@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpack, overload
 
 from farcall.client import live_output, recovery, shared
 from farcall.client.command_job import CommandJob, group_nodes, name_of
@@ -36,8 +36,6 @@ from farcall.model.submission import CommandSubmission
 from farcall.payload.pickling import Call
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
     from farcall.config.settings import CommandOptions, Options
 
 _log = logging.getLogger("farcall")

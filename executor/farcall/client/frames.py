@@ -14,10 +14,7 @@ from farcall.model.errors import FarcallError
 
 
 class frames_hidden:  # noqa: N801  # used like a function, as in contextlib
-    """Remove the block's and lower frames from its errors; see `hide_if_meant`.
-
-    Python 3.10 shows the frame of the block itself.
-    """
+    """Remove the block's and lower frames from its errors; see `hide_if_meant`."""
 
     __slots__ = ()
 
@@ -49,10 +46,6 @@ def hide(error: BaseException) -> None:
     """Remove the frames of an error that a bare ``raise`` is about to raise again."""
     if sys.flags.dev_mode:
         return
-    if error.__traceback__ is not None:
-        error.__traceback__.tb_next = (
-            None  # Python 3.10 follows it regardless of the error's own traceback
-        )
     BaseException.with_traceback(error, None)  # its class may override with_traceback
 
 

@@ -6,7 +6,7 @@ import concurrent.futures
 from collections.abc import Callable, Mapping
 from concurrent.futures._base import CANCELLED, FINISHED, PENDING, RUNNING
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
 from farcall.client.frames import hide
 from farcall.config.help import shows_options
@@ -14,8 +14,6 @@ from farcall.engine.delivered import Usage
 from farcall.model.errors import FarcallError, NothingToRetryError, TaskNotPicklableError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from farcall.client.blocking_calls import BlockingCalls
     from farcall.config.settings import Options
 

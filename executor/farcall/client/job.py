@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, Unpack
 
 from farcall.client.frames import frames_hidden
 from farcall.config.help import shows_options
@@ -20,8 +20,6 @@ from farcall.storage.chunks import Chunks
 from farcall_runtime.contract import STDERR, STDOUT, STREAMS
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from farcall.config.settings import Options
 
 R = TypeVar("R")

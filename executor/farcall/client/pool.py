@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, Unpack
 
 from farcall.client.arguments import check_chunksize, check_iterables
 from farcall.client.blocking_calls import BlockingCalls, TaskWork, only
@@ -28,8 +28,6 @@ from farcall.payload.pickling import Call
 from farcall.payload.results import Result
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from farcall.config.settings import Options
 
 _log = logging.getLogger("farcall")

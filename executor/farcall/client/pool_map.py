@@ -10,7 +10,6 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import TimeoutError  # noqa: A004 - another class on Python 3.10
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,7 +33,7 @@ class Source(Protocol):
         """Wait for the next results up to a number of seconds; return none at the end.
 
         Raises:
-            concurrent.futures.TimeoutError: The results have not arrived by then.
+            TimeoutError: The results have not arrived by then.
             Exception: The reason that this and all later results cannot arrive.
         """
 

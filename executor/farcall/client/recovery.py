@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from farcall.aws.error_translation import may_pass
@@ -188,7 +188,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
                 recovered.delivered += 1
                 continue
             recovered._add(submission, index, outcome)
-    oldest = datetime.now(timezone.utc) - timedelta(seconds=timing.remembered_s)
+    oldest = datetime.now(UTC) - timedelta(seconds=timing.remembered_s)
     for where in places:
         if where not in found:
             may_have_run = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from farcall.client.sweep import MapJobs, Source
 from farcall.client.sweep_state import SweepState
@@ -21,8 +21,6 @@ from farcall.payload.results import Result
 from farcall.storage.store import Arrived
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from farcall.config.settings import Options
 
 R = TypeVar("R")

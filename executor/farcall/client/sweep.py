@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from farcall.backends.base import raise_first
 from farcall.client import live_output
@@ -45,8 +45,6 @@ from farcall.payload.results import CallResult, Result
 from farcall.payload.shared import Digests
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from farcall.client.retried_sweep import RetriedSweep
     from farcall.config.settings import Options
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterable
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from farcall.client import arguments, blocking_calls
 from farcall.client.awaitable import Unawaited
@@ -20,8 +20,6 @@ from farcall.payload import pickling
 from farcall_runtime import pickles
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from farcall.client.executor import BatchExecutor
     from farcall.config.settings import Options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import sys
+import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,6 @@ from typing import Any
 from farcall.filesystem import NOT_OWN, is_own
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH, KUBERNETES, BackendName
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # the same module, before Python 3.11
 
 SECTIONS: dict[BackendName, tuple[str, str]] = {
     BATCH: ("executors", "awsbatch"),

@@ -12,12 +12,12 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Required
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, StrictInt
-from typing_extensions import Required, TypedDict  # pydantic needs it before Python 3.12
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from farcall.model import quantities, terminal
 

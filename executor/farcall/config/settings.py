@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -78,9 +78,6 @@ from farcall.model.commands import ENV_RUN
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH, ENV_EMULATOR_PYTHON, KUBERNETES, PLATFORMS, BackendName
 from farcall_runtime.contract import JOB_ENVIRONMENT, PLATFORM_ENVIRONMENT, is_key
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ENVIRONMENT_PREFIX = "FARCALL_"
 DEFAULT_CACHE_DIR = "/tmp/covalent"  # noqa: S108  # the documented default; no such folder is created

@@ -9,7 +9,7 @@ import contextlib
 import http.client
 import json
 import os
-import sys
+import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -20,11 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from farcall.model.errors import FarcallError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # the backport of tomllib, which Python 3.10 lacks
 
 DEFAULT_ADDRESS = "http://localhost:48008"
 

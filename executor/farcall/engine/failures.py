@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from farcall.backends.base import Backend, platform_of
 from farcall.engine.attempt_reporter import of_tried
@@ -55,7 +55,7 @@ async def of_command(backend: Backend, timing: Timing, detail: JobDetail) -> Far
     """
     if detail.log_stream and detail.stopped_at is not None:
         settled = detail.stopped_at + timedelta(seconds=timing.log_settle_s)
-        left_s = (settled - datetime.now(timezone.utc)).total_seconds()
+        left_s = (settled - datetime.now(UTC)).total_seconds()
         await asyncio.sleep(min(left_s, timing.log_settle_s))
     earlier = [of_tried(detail.of_attempt(tried)) for tried in detail.tried[:-1]]
     job = about_job(backend, About(detail.job_id, detail.name), detail, detail.attempts)

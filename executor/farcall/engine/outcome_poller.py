@@ -161,7 +161,7 @@ class _Lister:
         if wait_s <= 0:  # or a change was announced meanwhile
             return
         self._wake.clear()
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await within(wait_s, self._wake.wait())
 
     async def _poll(self) -> None:

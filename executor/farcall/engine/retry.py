@@ -19,7 +19,7 @@ import contextlib
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from farcall.config.settings import Settings
@@ -182,7 +182,7 @@ class _Claim:
         if note.where.bundle in self._own or set(note.origin).isdisjoint(self._copied.taken):
             return False
         own = [each.at for each in notes if each.where.bundle in self._own and each.at]
-        since = max(own, default=datetime.now(timezone.utc))  # S3's clock, if the note was read
+        since = max(own, default=datetime.now(UTC))  # S3's clock, if the note was read
         return note.where.bundle not in self._plan.noted or (
             note.at is not None and note.at > since - _IN_FLIGHT
         )

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farcall.model.jobs import JobDetail, JobStatus
@@ -142,7 +142,7 @@ async def confirmed(session: Session, submission: Submission, notes: list[Note])
     pairs = [
         (detail, note) for detail, note in zip(details, notes, strict=True) if detail is not None
     ]
-    oldest = datetime.min.replace(tzinfo=timezone.utc)
+    oldest = datetime.min.replace(tzinfo=UTC)
     pairs.sort(key=lambda pair: pair[0].created_at or oldest)
     return [Retry(detail.job_id, note.origin) for detail, note in pairs]
 

@@ -10,7 +10,7 @@ import re
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -116,7 +116,7 @@ class Session:
         self.logs = LogReader(
             backend, self.stores, self.tracker.detail, self.tracker.trouble, access.timing
         )
-        moment = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+        moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self.run = f"{this_user()}-{moment}-{secrets.token_hex(3)}"
         self.threads = WorkerThreads()
         self.packer = Packer(self.threads)
@@ -258,7 +258,7 @@ class Session:
         # When the event loop ends, every task is cancelled at once: let the owners of jobs
         # terminate them before the clients close. They find this session, and do not open another.
         if self._blocks:  # code inside a block may have to clean up first
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await within(self.timing.last_blocks_s, self._until(lambda: not self._blocks))
         await _yield_to_others()
         _forget(self)
@@ -288,7 +288,7 @@ class Session:
         limit_s = self.timing.last_deletions_s
         try:
             await within(limit_s, store.close())
-        except asyncio.TimeoutError:
+        except TimeoutError:
             text = (
                 "delivered objects remain in s3://%s, which did not respond within %g s; a "
                 "lifecycle "
@@ -299,7 +299,7 @@ class Session:
         limit_s = self.timing.last_deletions_s
         try:
             await within(limit_s, self.shared.close())
-        except asyncio.TimeoutError:
+        except TimeoutError:
             text = "shared values remain in the bucket, which did not respond within %g s; a "
             _log.warning(f"{text}lifecycle rule can delete them", limit_s)
         except FarcallError as error:

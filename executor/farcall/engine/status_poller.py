@@ -129,7 +129,7 @@ class StatusPoller:
             self._rests_until = min(self._rests_until, self._missing_at)
         wait_s = self._rests_until - clock.now()
         if wait_s > _TOGETHER_S:
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await within(min(wait_s, _LONGEST_S), self._wake.wait())
         self._rests_until = -math.inf
 

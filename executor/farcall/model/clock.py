@@ -36,7 +36,7 @@ async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
     forever.
 
     Raises:
-        asyncio.TimeoutError: The awaitable was not done in time.
+        TimeoutError: The awaitable was not done in time.
         asyncio.CancelledError: The wait was cancelled, even if the awaitable is done.
 
     Source:
@@ -47,7 +47,7 @@ async def within(limit_s: float, awaitable: Awaitable[T]) -> T:
         await asyncio.wait([waiting], timeout=limit_s)
         if waiting.done():
             return waiting.result()
-        raise asyncio.TimeoutError
+        raise TimeoutError
     finally:
         if not waiting.done():
             waiting.cancel()

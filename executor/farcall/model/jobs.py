@@ -21,7 +21,7 @@ from farcall.model.timing import Timing
 _ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) ended")
 
 
-class JobStatus(str, enum.Enum):
+class JobStatus(enum.StrEnum):
     """Status of a job, with Batch's names; on Kubernetes, the status that corresponds.
 
     Source:

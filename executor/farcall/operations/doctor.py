@@ -6,7 +6,7 @@ import asyncio
 import email.utils
 import itertools
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from farcall.aws import clients, endpoints, error_translation
@@ -118,7 +118,7 @@ async def _caller_identity(access: Aws, time_limit_s: float) -> _Identity:
         calling = clients.call(await access.client("sts"), "get_caller_identity")
         with error_translation.listening(heard.append):
             reply = await within(time_limit_s, calling)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         found = f"STS did not return an identity within {time_limit_s:g} s"
         found += f"; the last response: {heard[-1]}" if heard[-1] else ""
         return _Identity([Finding(name, WARNING, found, "check the network")], False)
@@ -133,7 +133,7 @@ async def _caller_identity(access: Aws, time_limit_s: float) -> _Identity:
     found = f"{reply['Arn']}, from {source}"
     findings = [Finding(name, OK, found)]
     if expires is not None:
-        left_s = (expires - datetime.now(timezone.utc)).total_seconds()
+        left_s = (expires - datetime.now(UTC)).total_seconds()
         found += f", until {expires:%Y-%m-%d %H:%M} UTC"
         findings = [Finding(name, OK, found)]
         if left_s < _SOON_S:
@@ -161,7 +161,7 @@ def _clock(reply: dict[str, Any]) -> list[Finding]:
         moment = email.utils.parsedate_to_datetime(date)
     except (TypeError, ValueError):
         return []
-    skew_s = (datetime.now(timezone.utc) - moment).total_seconds()
+    skew_s = (datetime.now(UTC) - moment).total_seconds()
     if abs(skew_s) <= _SKEW_S:
         return []
     found = f"this machine's clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from farcall.engine import attempt_reporter
@@ -131,7 +131,7 @@ _LINES = 10
 _FROM_OUTSIDE = (errors.JobCancelledError, errors.JobTimeoutError, errors.JobStuckError)
 """Failures that affect all nodes at the same time, so that no node failed by itself."""
 
-_LAST = datetime.max.replace(tzinfo=timezone.utc)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 async def explain_without_outcome(

@@ -9,7 +9,7 @@ Source:
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from farcall.model.errors import SettingsError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # the same module, before Python 3.11
 
 _LOCAL = ("virtual", "editable")
 """Sources in a lock that are folders of projects."""

@@ -43,6 +43,7 @@ _HINTS = (
     ("TypeError", r"object .+ can't be used in 'await' expression", _IS_PLAIN),
     ("TypeError", r"'.+' object can't be awaited", _IS_PLAIN),
     ("ValueError|TypeError", r"a coroutine was expected, got .*", _IS_PLAIN),
+    ("TypeError", r"An asyncio.Future, a coroutine or an awaitable is required", _IS_PLAIN),
     (
         "ImportError|OSError",
         r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file: No such file or directory",

@@ -369,13 +369,12 @@ def _raised(record: dict[str, Any], parts: Sequence[Buffer], job: About) -> Base
     ]
     told = hint(chain[0]["type"], chain[0]["message"])
     lines += [told] if told else []
-    note = terminal.shown("\n".join(lines))
+    note = "\n".join(lines)
     first = members[0]
     if type(first) is not _Unknown:
-        with contextlib.suppress(BaseException):  # the class's own code
-            _add_note(first, members[-1], note)
-            return first
-    text = f"the function raised {chain[0]['type']}: {chain[0]['message']}\n{note}"
+        add_note(first, note)
+        return first
+    text = f"the function raised {chain[0]['type']}: {chain[0]['message']}\n{terminal.shown(note)}"
     known = errors.TaskError(text, **job.fields())
     known.__cause__, known.__context__ = _CAUSE.__get__(first), _CONTEXT.__get__(first)
     return known
@@ -398,28 +397,10 @@ def _member(link: dict[str, Any], parts: Sequence[Buffer]) -> BaseException:
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add a note to an exception; Python 3.10 shows it as the last cause.
-
-    Raises:
-        Exception: Raised by the exception class's own code.
-    """
-    last, seen = error, {id(error)}
-    while (behind := _CAUSE.__get__(last) or _CONTEXT.__get__(last)) is not None:
-        if id(behind) in seen:
-            break
-        seen.add(id(behind))
-        last = behind
-    _add_note(error, last, terminal.shown(text))
-
-
-def _add_note(error: BaseException, last: BaseException, note: str) -> None:
-    if hasattr(BaseException, "add_note"):
-        own = object.__getattribute__(error, "__dict__")
-        notes = own.get("__notes__", ())
-        own["__notes__"] = [*(notes if isinstance(notes, list) else ()), note]
-        return
-    if _CAUSE.__get__(last) is None:  # Python 3.10 shows no notes, but it shows causes
-        _CAUSE.__set__(last, errors.TaskError(note))
+    """Add a note to an exception, without the exception class's own code."""
+    own = object.__getattribute__(error, "__dict__")
+    notes = own.get("__notes__", ())
+    own["__notes__"] = [*(notes if isinstance(notes, list) else ()), terminal.shown(text)]
 
 
 # --- Several nodes -------------------------------------------------------------------------------

@@ -49,8 +49,7 @@ class _HomeUnpickler(pickle.Unpickler):
         try:
             return super().load()
         finally:
-            # It contains methods of this object, a cycle that Python 3.10's collector does not
-            # see.
+            # It contains methods of this object, a cycle that the garbage collector does not see.
             self.memo.clear()
 
     def find_class(self, module: str, name: str) -> Any:

@@ -46,7 +46,7 @@ class LostResponses:
         """End a task's wait; return the error if its response was lost."""
         self._waiting.pop(task, None)
         error = self._lost.pop(task, None)
-        if error is not None and sys.version_info >= (3, 11):
+        if error is not None:
             task.uncancel()
         return error
 

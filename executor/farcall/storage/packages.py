@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from farcall.aws.s3 import Stored
@@ -30,14 +30,14 @@ _AT_ONCE = 4
 
 def new(size: int) -> Stored:
     """Return the state of an object that has just been stored."""
-    return Stored(size, datetime.now(timezone.utc))
+    return Stored(size, datetime.now(UTC))
 
 
 def is_kept(found: Stored | None, size: int) -> bool:
     """Return whether an object is complete, and will exist for as long as a job may wait."""
     if found is None or found.size != size:
         return False
-    return datetime.now(timezone.utc) - found.at < FRESH
+    return datetime.now(UTC) - found.at < FRESH
 
 
 async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool:

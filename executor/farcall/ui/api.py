@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,7 @@ async def _entry(request: Request) -> Entry:
 
 def _since(span: str) -> datetime:
     try:
-        return datetime.now(timezone.utc) - timedelta(seconds=quantities.span_s(span[:80]))
+        return datetime.now(UTC) - timedelta(seconds=quantities.span_s(span[:80]))
     except (ValueError, OverflowError):
         text = f"since is {span[:80]!r}: use a duration, for example 30m, 12h or 7d"
         raise HTTPException(400, text) from None

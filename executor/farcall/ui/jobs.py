@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from farcall.engine.session import Session, this_user
@@ -132,7 +132,7 @@ class Jobs(Watcher[str]):
     @property
     def since(self) -> datetime:
         """Earliest submission time of the jobs that are shown."""
-        return datetime.now(timezone.utc) - self._span
+        return datetime.now(UTC) - self._span
 
     @contextlib.contextmanager
     def listen_since(self, since: datetime) -> Iterator[Feed[str]]:

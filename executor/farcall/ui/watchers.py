@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -126,7 +126,7 @@ class Feed(Generic[K]):
     async def take(self, most: int, timeout_s: float) -> list[K]:
         """Wait some time for news; return the keys of changes, if there are any."""
         if not self._pending:
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await within(timeout_s, self._changed.wait())
         self._changed.clear()
         keys = list(islice(self._pending, most))
@@ -201,7 +201,7 @@ class Watcher(abc.ABC, Generic[K]):
         return {
             "loading": not self.is_complete,
             "error": self.error or self.account.trouble,
-            "at": moment(datetime.now(timezone.utc)),
+            "at": moment(datetime.now(UTC)),
             "requests": {"last_minute": self.account.last_minute},
         }
 
@@ -237,7 +237,7 @@ class Watcher(abc.ABC, Generic[K]):
             self._polled_at = clock.now()
             self.notify([])  # notifies of the new state only
             pause_s = TROUBLE_S if self.error else ACTIVE_S if self.is_active() else QUIET_S
-            with contextlib.suppress(asyncio.TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 await within(pause_s, self._hurried.wait())
 
     async def _poll_once(self) -> None:

@@ -103,7 +103,7 @@ class RoleCredentials:
         lifetime_s = self.lifetime_s
         role = self._assume(role_arn, session, int(lifetime_s))
         expires = self._expires[role.access_key_id] = time.time() + lifetime_s
-        moment = dt.datetime.fromtimestamp(expires, dt.timezone.utc)
+        moment = dt.datetime.fromtimestamp(expires, dt.UTC)
         return {
             "RoleArn": role_arn,
             "AccessKeyId": role.access_key_id,

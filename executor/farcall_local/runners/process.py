@@ -60,10 +60,6 @@ _FORKING = Path(__file__).with_name("forking.py")
 #: Size of a request's length, as in `forking`, which cannot be imported without the runtime.
 _LENGTH_BYTES = 4
 _FORK_SERVER_GONE = "The process that forks jobs was killed"
-_RUN = (
-    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
-    "runpy.run_path(sys.argv[1], run_name='__main__')"
-)
 #: Prefixes of variables that are read before a program's first line.
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_")
 
@@ -293,8 +289,8 @@ class _ForkServer:
         with theirs, contextlib.ExitStack() as undoing:
             undoing.callback(self._socket.close)
             self._process = subprocess.Popen(  # noqa: S603
-                # Not as a script, whose folder would be the first in which modules are found.
-                (interpreter, "-c", _RUN, str(_FORKING)),
+                # -P: the script's folder is not the first in which modules are found.
+                (interpreter, "-P", str(_FORKING)),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 cwd="/",

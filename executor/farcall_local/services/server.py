@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
 
 from moto.backends import get_backend
@@ -37,9 +37,6 @@ from farcall_local.runners.runner import Runner
 from farcall_local.services import objects
 from farcall_local.services.front import SERVICES, Extension, Front, Handler
 from farcall_local.services.signatures import AccessKey
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 

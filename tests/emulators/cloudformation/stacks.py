@@ -220,4 +220,4 @@ def _pairs(found: dict[str, str], key: str, value: str) -> list[dict[str, str]]:
 
 
 def _now() -> dt.datetime:
-    return dt.datetime.now(dt.timezone.utc)
+    return dt.datetime.now(dt.UTC)

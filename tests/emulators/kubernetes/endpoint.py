@@ -103,7 +103,7 @@ def _certify(folder: Path, host: str) -> str:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, CLUSTER)])
     hosts = [x509.IPAddress(ipaddress.ip_address(host)), x509.DNSName("localhost")]
-    now = dt.datetime.now(dt.timezone.utc)
+    now = dt.datetime.now(dt.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

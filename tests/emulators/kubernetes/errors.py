@@ -8,12 +8,9 @@ Sources:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tests.emulators.kubernetes.kinds import Kind
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Cause(NamedTuple):

@@ -18,9 +18,9 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tests.emulators.kubernetes.errors import (
     AlreadyExistsError,
@@ -29,9 +29,6 @@ from tests.emulators.kubernetes.errors import (
     NotFoundError,
 )
 from tests.emulators.kubernetes.kinds import POD, Kind
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Document = dict[str, Any]
 
@@ -307,7 +304,7 @@ class Watch:
         Raises:
             ExpiredError: The history does not reach back that far.
         """
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.news.wait(), timeout_s)
         self.news.clear()
         found = self._store.since(self.kind, self.at)
@@ -327,7 +324,7 @@ def timestamp(at: float | None = None) -> str:
     Args:
         at: Seconds since 1970.
     """
-    moment = datetime.fromtimestamp(time.time() if at is None else at, timezone.utc)
+    moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -5,7 +5,7 @@ Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#receiving-r
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.emulators.kubernetes.kinds import JOB, POD, Kind
@@ -25,7 +25,7 @@ def is_wanted(accept: str) -> bool:
 
 def render(kind: Kind, document: Document) -> Document:
     """Return an object or a list as a table."""
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     return {
         "kind": "Table",
         "apiVersion": _META,
@@ -79,7 +79,7 @@ def _status(kind: Kind, document: Document) -> str:
 
 def _age(document: Document, now: datetime) -> str:
     stamp = document["metadata"]["creationTimestamp"]
-    made = datetime.fromisoformat(stamp.replace("Z", "+00:00"))  # Python 3.10 does not accept Z
+    made = datetime.fromisoformat(stamp)
     seconds = max(0, int((now - made).total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
     return f"{seconds // size}{unit}"

@@ -132,7 +132,7 @@ class Certificate:
     def __init__(self, folder, name):
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        now = dt.datetime.now(dt.timezone.utc)
+        now = dt.datetime.now(dt.UTC)
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         made = (
             x509.CertificateBuilder()

@@ -12,7 +12,7 @@ class Helper:
     """User's program that returns keys; its clock is set by the test."""
 
     def __init__(self, lifetime):
-        self.now = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+        self.now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
         self.starts = 0
         self._lifetime = dt.timedelta(seconds=lifetime)
         self.credentials = AioRefreshableCredentials(

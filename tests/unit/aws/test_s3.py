@@ -1,6 +1,6 @@
 """S3 listings, as returned by AWS and by other servers."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from obstore.exceptions import GenericError
@@ -65,6 +65,4 @@ def test_invalid_listing_is_rejected(text):
     "at", [AT, "2026-01-02T03:04:05.678000+00:00", "Fri, 02 Jan 2026 03:04:05 GMT"]
 )
 def test_timestamps_are_parsed(at):
-    assert moment_of(at).replace(microsecond=0) == datetime(
-        2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc
-    )
+    assert moment_of(at).replace(microsecond=0) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

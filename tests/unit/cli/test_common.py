@@ -1,7 +1,7 @@
 """Times and durations on the command line."""
 
 import asyncio
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
@@ -21,15 +21,15 @@ from farcall.cli.common import moment, reporting_wait, seconds
     ],
 )
 def test_age_is_counted_from_now(text, ago):
-    before = datetime.now(timezone.utc)
-    assert before <= moment(text) + ago <= datetime.now(timezone.utc)
+    before = datetime.now(UTC)
+    assert before <= moment(text) + ago <= datetime.now(UTC)
 
 
 def test_date_uses_its_or_local_zone():
-    noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
     assert moment("2026-11-20T14:00+02:00") == noon
     assert moment("2026-11-20T12:00") == datetime(2026, 11, 20, 12).astimezone()
-    assert moment("2026-11-20T14:00+02:00").tzinfo is timezone.utc
+    assert moment("2026-11-20T14:00+02:00").tzinfo is UTC
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Cells of job tables."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -9,7 +9,7 @@ from farcall.cli import tables
 from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 class Blocked(JobDetail):

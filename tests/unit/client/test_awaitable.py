@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import pickle
-import sys
 import warnings
 
 import pytest
@@ -63,8 +62,6 @@ async def in_a_group():
 
 @pytest.mark.parametrize("way", [call, gathered, in_time, as_a_task, in_a_group])
 def test_asyncio_accepts_call(way):
-    if way is in_a_group and sys.version_info < (3, 11):
-        pytest.skip("Python 3.10 has no task groups")
     assert asyncio.run(way()) == 3
 
 

@@ -248,6 +248,8 @@ loop.run(answer())
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
 def test_forked_child_gets_its_own_loop():
     forks = """
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks in threaded processes
 print(loop.run(answer()), flush=True)
 child = os.fork()
 if not child:

@@ -1,6 +1,6 @@
 """Recovery of runs whose client is gone, with an in-memory bucket and a scripted Batch."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -119,7 +119,7 @@ async def test_runs_are_listed_from_bucket(account):
     await account.store().put("farcall/v1/no run/bundles/x", [b"a stranger's"])
     (run,) = await recovery.runs(account, SETTINGS)
     assert (run.name, run.bundles) == (RUN, 2)
-    assert run.stored_at <= datetime.now(timezone.utc)
+    assert run.stored_at <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize("run", ["other", "", "../x", "a/b", "a\x1bb"])

@@ -1,11 +1,11 @@
 """The event that caused the failure of a stack."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from farcall.deploy.stack import Event, cause
 
 _STACK = "AWS::CloudFormation::Stack"
-_START = datetime(2026, 11, 1, tzinfo=timezone.utc)
+_START = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def happened(*events):

@@ -1,6 +1,6 @@
 """Facts about jobs in errors, in addition to the failure reason."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,7 +12,7 @@ from farcall.model.failure_reasons import About
 from farcall.model.jobs import Attempt, JobStatus
 from farcall.model.timing import Timing
 
-NOW = datetime.now(timezone.utc)
+NOW = datetime.now(UTC)
 TRIED = [
     Attempt("Host EC2 (instance i-1) terminated."),
     Attempt("Essential container in task exited", "", 3, "log/2"),

@@ -31,7 +31,7 @@ async def test_late_task_is_cancelled():
             await asyncio.sleep(0.1)
             events.append("cleaned up")
 
-    with pytest.raises(asyncio.TimeoutError):
+    with pytest.raises(TimeoutError):
         await within(1, last())
     assert events == ["cleaned up"]
 

@@ -1,6 +1,6 @@
 """Properties derived from job descriptions."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -8,7 +8,7 @@ from farcall.model import errors
 from farcall.model.jobs import Attempt, JobDetail, JobStatus
 from farcall_runtime.contract import ExitCode
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def detail(job_id="6f1c", status=JobStatus.RUNNING, **fields):

@@ -1,5 +1,6 @@
 """All waits and limits in one class, with short values for tests."""
 
+import inspect
 import re
 from dataclasses import FrozenInstanceError, fields, replace
 
@@ -17,9 +18,9 @@ def test_fast_values_are_not_longer():
 
 
 def test_each_field_has_unit_and_description():
-    text = Timing.__doc__
+    text = inspect.getdoc(Timing)
     for field in fields(Timing):
-        assert re.search(rf"^        {field.name}: \S", text, re.MULTILINE), field.name
+        assert re.search(rf"^    {field.name}: \S", text, re.MULTILINE), field.name
         is_number = isinstance(field.default, int) and not field.name.endswith("_bytes")
         assert is_number or field.name.endswith(("_s", "_bytes")), field.name
 

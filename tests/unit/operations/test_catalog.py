@@ -1,6 +1,6 @@
 """farcall's jobs in lists and descriptions."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_invalid_run_name_is_ignored(run):
         (Query(states=frozenset({"PENDING"})), True),
         (Query(states=frozenset({"FAILED"})), True),
         (Query(states=frozenset({"RUNNING", "SUCCEEDED"})), False),
-        (Query(since=datetime(2100, 1, 1, tzinfo=timezone.utc)), True),
+        (Query(since=datetime(2100, 1, 1, tzinfo=UTC)), True),
     ],
 )
 def test_query_filters_entries(query, fits):

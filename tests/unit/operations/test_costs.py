@@ -1,6 +1,6 @@
 """Costs of jobs with the user's prices."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -8,7 +8,7 @@ from farcall import Settings
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.operations.costs import cost, dollars
 
-_START = datetime(2026, 11, 12, 10, tzinfo=timezone.utc)
+_START = datetime(2026, 11, 12, 10, tzinfo=UTC)
 _HOUR = timedelta(hours=1)
 _PRICES = Settings(vcpu_hour_price=0.5, gb_hour_price=0.25)
 

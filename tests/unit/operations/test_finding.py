@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,7 +11,7 @@ from farcall.model.errors import UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.operations.finding import MOST_PAGES, Finder, short
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PAGE = 100
 RUNNING, DONE = JobStatus.RUNNING, JobStatus.SUCCEEDED
 

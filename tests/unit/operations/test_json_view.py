@@ -1,7 +1,7 @@
 """The output of `--json` for jobs: names and values that scripts rely on."""
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,7 +11,7 @@ from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.operations import describe, json_view
 from farcall.operations.catalog import Entry, Query
 
-NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BUNDLE = "s3://bucket/farcall/v1/mary-20261122-101500-0a1b2c/bundles/sample-0123456789abcdef"
 
 

@@ -358,11 +358,11 @@ def locked(index, tmp_path, site):
     member = project / "member"
     member.mkdir(parents=True)
     (member / "pyproject.toml").write_text(
-        "[project]\nname='member'\nversion='1'\nrequires-python='>=3.10'\n"
+        "[project]\nname='member'\nversion='1'\nrequires-python='>=3.11'\n"
         "dependencies=['of-the-member']\n"
     )
     (project / "pyproject.toml").write_text(
-        "[project]\nname='mine'\nversion='1'\nrequires-python='>=3.10'\n"
+        "[project]\nname='mine'\nversion='1'\nrequires-python='>=3.11'\n"
         "dependencies=['wanted', 'member', \"windows; sys_platform == 'win32'\"]\n"
         "[dependency-groups]\ndev=['development']\n"
         "[tool.uv]\npackage=false\n[tool.uv.sources]\nmember={workspace=true}\n"

@@ -24,7 +24,7 @@ def test_markers_are_evaluated_for_job_platform(monkeypatch):
     assert not needs("platform_machine in 'x86_64 amd64'")
     minor = ".".join(map(str, sys.version_info[:2]))
     assert needs(f"python_version == '{minor}'")
-    assert not needs("python_full_version < '3.10'")
+    assert not needs("python_full_version < '3.11'")
     assert not needs("extra == 'x'")
     assert needs("extra == 'x'", extra="x")
     assert Target("x86_64").needs(Requirement("a"))

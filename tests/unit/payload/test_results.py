@@ -154,10 +154,9 @@ def test_custom_os_error_keeps_errno(remote):
     assert (error.errno, str(error)) == (28, "[Errno 28] disk is full")
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
 def test_exception_group_is_returned(remote):
     def work():
-        raise ExceptionGroup("both", [ValueError("one"), KeyError("two")])  # noqa: F821
+        raise ExceptionGroup("both", [ValueError("one"), KeyError("two")])
 
     error = remote(work).error
     assert type(error).__name__ == "ExceptionGroup"
@@ -210,8 +209,7 @@ def test_context_is_kept(remote):
 
     error = remote(work).error
     assert (type(error), repr(error.__context__)) == (IndexError, "KeyError('a')")
-    if hasattr(error, "add_note"):
-        assert error.__cause__ is None
+    assert error.__cause__ is None
 
 
 def test_cause_of_remote_class_becomes_text(remote, only_there):
@@ -333,7 +331,7 @@ def test_exception_with_failing_code_is_returned(remote, way):
     text, shown = failures.in_words(error), failures.with_traceback(error, None)
     assert broken.MESSAGE in text or "str() raised" in text
     notes = vars(error).get("__notes__")
-    notes = notes if isinstance(notes, list) else []  # Python 3.10 has no notes
+    notes = notes if isinstance(notes, list) else []
     assert f", in {way.__name__}\n" in "\n".join([*notes, shown])
     assert max(len(text), len(shown)) < 70_000
     (text + shown).encode()

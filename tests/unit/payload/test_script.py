@@ -114,11 +114,11 @@ def test_rebound_definition_is_not_made(run):
 
 
 def test_variable_can_be_made_again(run):
-    source = "import sqlite3\ndb = sqlite3.connect(':memory:')\nCALL"
+    source = "import threading\nlock = threading.Lock()\nCALL"
     found = run(source)
-    assert found.remake("db")
+    assert found.remake("lock")
     assert ran(found, source) == source.splitlines()[:2]
-    assert not found.remake("sqlite3")
+    assert not found.remake("threading")
 
 
 def test_skipped_settings_are_logged_once(run, caplog, monkeypatch):

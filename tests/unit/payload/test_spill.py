@@ -84,6 +84,8 @@ def as_user(user, function):
     return content
 
 
+# The other threads of the test process do not matter to a child that only opens a file.
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 @as_root
 def test_default_folder_works_for_every_user():
     folder = Settings().cache_dir

@@ -201,6 +201,8 @@ def test_lost_answer_is_requested_again(ends, monkeypatch):
     assert ends.asked == [True]
 
 
+# The other threads of the test process do not matter to a child that only sends and exits.
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 def test_forked_copy_sends_nothing(ends):
     number = os.fork()
     if number == 0:

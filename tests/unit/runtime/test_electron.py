@@ -259,7 +259,7 @@ def test_covalent_is_not_imported():
     program = """if True:
         import base64, sys
         import cloudpickle
-        its_own = set(sys.modules)  # up to Python 3.10 subprocess, for example
+        its_own = set(sys.modules)
         from farcall_runtime.electron import Code, Node, run_group
         function = base64.b64encode(cloudpickle.dumps(len))
         made = run_group([Code("len", function, (), ())], [Node(0, [1], {})],

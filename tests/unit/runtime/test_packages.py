@@ -76,7 +76,7 @@ def test_pip_is_used_without_uv(ran, no_uv, tmp_path):
     packages.install(["tiny"])
     ((python, *options),) = ran()
     assert f"{tmp_path}/overlay/bin/python" == python
-    assert [*module_arguments("pip"), "install"] == options[:3]
+    assert [*module_arguments("pip"), "install"] == options[:4]
     assert {"--no-input", "tiny"} < {*options}
 
 

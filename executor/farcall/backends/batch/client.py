@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -43,7 +43,7 @@ _SUBMITS_PER_S = 45.0
 _POLLS_PER_S = 5.0
 _CONTROLS_PER_S = 20.0
 
-_LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 _OURS = "farcall-"
 """Prefix of the job definitions that farcall registers; see `farcall.backends.batch.documents`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from farcall.aws import clients
@@ -26,7 +26,7 @@ https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.h
 
 _MISSING = "ResourceNotFoundException"
 _PAGE = 10_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -118,4 +118,4 @@ def _lines(reply: dict[str, Any]) -> list[LogEvent]:
 
 @functools.lru_cache(maxsize=1024)  # a page has many events of one millisecond
 def _moment(milliseconds: float) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from farcall.backends import bootstrap, failure_tables
@@ -258,4 +258,4 @@ def _last_part(arn: str | None) -> str:
 def _moment(milliseconds: float | None) -> datetime | None:
     if milliseconds is None:
         return None
-    return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc)
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)

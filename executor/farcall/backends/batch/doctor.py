@@ -275,7 +275,7 @@ async def _in_docker(uri: str) -> dict[str, Any]:
     try:
         out, _ = await within(_DOCKER_S, process.communicate())
         found = json.loads(out)
-    except (asyncio.TimeoutError, ValueError):
+    except (TimeoutError, ValueError):
         return {}
     finally:
         if process.returncode is None:

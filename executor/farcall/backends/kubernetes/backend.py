@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from farcall.backends.base import Capabilities, JobSpec, Log
@@ -75,7 +75,7 @@ def marked(document: Mapping[str, Any]) -> dict[str, Any]:
         **(metadata.get("annotations") or {}),
         DIGEST_ANNOTATION: hashlib.sha256(text.encode()).hexdigest(),
         # Kubernetes's own timestamps have a resolution of a second, too coarse to sort lists.
-        SUBMITTED_ANNOTATION: datetime.now(timezone.utc).isoformat(),
+        SUBMITTED_ANNOTATION: datetime.now(UTC).isoformat(),
     }
     return {**document, "metadata": {**metadata, "annotations": annotations}}
 

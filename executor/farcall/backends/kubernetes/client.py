@@ -75,7 +75,7 @@ def _nothing() -> None:
     return None
 
 
-_UNANSWERED = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_UNANSWERED = (aiohttp.ClientError, OSError)
 
 
 class Kube:

@@ -499,7 +499,7 @@ async def _output(connection: Connection, plugin: ExecPlugin) -> bytes:
         raise _failed(plugin, f"cannot be started: {error.strerror}") from error
     try:
         output, errors = await within(_PLUGIN_S, process.communicate())
-    except asyncio.TimeoutError as error:
+    except TimeoutError as error:
         raise _failed(plugin, f"did not finish within {_PLUGIN_S:g} s") from error
     finally:
         if process.returncode is None:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from farcall.backends.base import LogEvent
@@ -31,7 +31,7 @@ READS_PER_S = 100.0
 
 _PAGE = 1000
 _SECOND = timedelta(seconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(
     rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ?", re.ASCII
 )
@@ -232,7 +232,7 @@ def _lost(kube: Kube, pod: str, line: bytes) -> KubeError:
 def _params(since: datetime | None, tail: int) -> dict[str, Any]:
     params: dict[str, Any] = {"container": CONTAINER, "timestamps": "true"}
     if since is not None:
-        params["sinceTime"] = since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        params["sinceTime"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if tail:
         params["tailLines"] = tail
     return params
@@ -266,8 +266,6 @@ def _moment(match: re.Match[bytes]) -> datetime:
     fraction = (match[2] or b"").ljust(6, b"0")[:6].decode()
     zone = match[3].decode().replace("Z", "+00:00")
     try:
-        return datetime.fromisoformat(f"{match[1].decode()}.{fraction}{zone}").astimezone(
-            timezone.utc
-        )
+        return datetime.fromisoformat(f"{match[1].decode()}.{fraction}{zone}").astimezone(UTC)
     except (ValueError, OverflowError):  # such as a 30th of February
         return _EPOCH

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -77,7 +77,7 @@ _KUEUE_UID = "kueue.x-k8s.io/job-uid"
 _FINAL = ("Complete", "Failed")
 _NEVER = float("inf")
 _PAGE = 100
-_LONG_AGO = datetime(1970, 1, 2, tzinfo=timezone.utc)
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 _OPEN = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -335,7 +335,7 @@ class Lookup:
         # Tasks that are starting count too; if some have run, probably nothing is blocked.
         least_s = _PROGRESS_POLL_S if job.has_run else 0
         pending = await self._some(job, f"{job.name}?", params, _MOST_PENDING, least_s)
-        is_new = submitted_at(job.job)[0] > datetime.now(timezone.utc) - _LOST_AFTER
+        is_new = submitted_at(job.job)[0] > datetime.now(UTC) - _LOST_AFTER
         if is_new or len(pending) >= min(unready, _MOST_PENDING):
             return pending
         # Some tasks neither wait nor run: their containers start, or their nodes are lost.

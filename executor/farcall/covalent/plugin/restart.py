@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from covalent._shared_files.config import get_config
 
 from farcall.model.errors import FarcallError
 
-_BEGAN = datetime.now(timezone.utc)  # the server loads its plugins first
+_BEGAN = datetime.now(UTC)  # the server loads its plugins first
 _STATE_VARIABLE = "COVALENT_CACHE_DB_URL"
 _COMPLETED = "COMPLETED"
 _ENDED = (_COMPLETED, "FAILED", "CANCELLED")
@@ -116,7 +116,7 @@ def _find_left(dispatch_id: str) -> Left:
     with workflow_db.session() as session:
         statement = select(Lattice.started_at).where(Lattice.dispatch_id == dispatch_id)
         started = session.scalars(statement).first()
-    if started is None or started.replace(tzinfo=timezone.utc) > _BEGAN:
+    if started is None or started.replace(tzinfo=UTC) > _BEGAN:
         return Left({}, set(), is_over=False)  # this process runs it
     nodes, waits = _read_nodes(dispatch_id)
     with cache_db.session() as session:

@@ -6,7 +6,7 @@ A job on one node has one node, 0, which is the job itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from farcall.model.errors import FarcallError, UnknownError
@@ -213,7 +213,7 @@ class JobNodes:
 
 def is_long_ago(moment: datetime) -> bool:
     """Return whether a container ended so long ago that it has no further output."""
-    return moment < datetime.now(timezone.utc) - _LONG
+    return moment < datetime.now(UTC) - _LONG
 
 
 def parts_of(job_id: str, nodes: Sequence[int] | None) -> tuple[str, Sequence[int] | None]:

@@ -20,7 +20,7 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from operator import itemgetter
 
 from farcall.aws import error_translation
@@ -58,7 +58,7 @@ _SHORTEST_S = 0.01
 _MOST_LINES = 10_000
 """Lines after which a poll of one source lets the others have their turn."""
 
-_EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 class LogReader:
@@ -166,7 +166,7 @@ class LogReader:
         Raises:
             FarcallError: The session was closed.
         """
-        with contextlib.suppress(asyncio.TimeoutError):
+        with contextlib.suppress(TimeoutError):
             await clock.within(max(_SHORTEST_S, moment - clock.now()), self._closed.wait())
         if self._closed.is_set():
             raise FarcallError(
@@ -347,7 +347,7 @@ class _JobReader:
         return self._attempt or (task.last_attempt if task is not None else None)
 
     def _is_past(self) -> bool:
-        return self._part.until is not None and self._part.until < datetime.now(timezone.utc)
+        return self._part.until is not None and self._part.until < datetime.now(UTC)
 
     async def _describe(self) -> None:
         """Update the state of the job, its nodes and their sources."""
@@ -458,5 +458,5 @@ def _may_pass(error: FarcallError) -> bool:
 
 def _whole(moment: datetime) -> datetime:
     """Round a time down to the millisecond; without a time zone it is local time."""
-    moment = moment.astimezone(timezone.utc)
+    moment = moment.astimezone(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

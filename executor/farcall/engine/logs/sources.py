@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from farcall.backends.base import Backend, LogEvent
@@ -524,4 +524,4 @@ class Marker:
 
 
 def _is_past(moment: datetime) -> bool:
-    return moment < datetime.now(timezone.utc)
+    return moment < datetime.now(UTC)

@@ -1,4 +1,4 @@
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -72,7 +72,7 @@ async def test_read_continues_after_last_lines():
     ("since", "start"),
     [
         (NOW + timedelta(microseconds=1999), int(NOW.timestamp() * 1000) + 1),
-        (datetime(1969, 1, 1, tzinfo=timezone.utc), 0),
+        (datetime(1969, 1, 1, tzinfo=UTC), 0),
     ],
 )
 async def test_first_time_is_sent_in_milliseconds(since, start):

@@ -1,6 +1,6 @@
 """Job descriptions as DescribeJobs returns them for each kind of job."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,8 +25,8 @@ CONTAINER = {
     "logStreamName": "farcall/default/abc",
     "taskArn": "arn:aws:ecs:us-east-1:1:task/abc",
 }
-BEGAN = datetime.fromtimestamp(1700000001.5, tz=timezone.utc)
-ENDED = datetime.fromtimestamp(1700000002, tz=timezone.utc)
+BEGAN = datetime.fromtimestamp(1700000001.5, tz=UTC)
+ENDED = datetime.fromtimestamp(1700000002, tz=UTC)
 JOB = {
     "jobArn": "arn:aws:batch:us-east-1:1:job/8f1",
     "jobId": "8f1",
@@ -66,7 +66,7 @@ def test_job_with_container_properties_is_read():
         status_reason=EXITED,
         exit_code=1,
         tried=(Attempt(EXITED, "", 1, "farcall/default/abc", BEGAN, ENDED),),
-        created_at=datetime.fromtimestamp(1700000000, tz=timezone.utc),
+        created_at=datetime.fromtimestamp(1700000000, tz=UTC),
         started_at=BEGAN,
         stopped_at=ENDED,
         log_group="own-group",

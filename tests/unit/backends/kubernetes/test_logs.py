@@ -1,7 +1,7 @@
 """Pod logs: lines with times, each once, and the number of requests."""
 
 import asyncio
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
@@ -14,7 +14,7 @@ WAITS = 'container "task" in pod "a" is waiting to start: ContainerCreating'
 
 
 def at(second, fraction=0):
-    return datetime(2026, 11, 23, 21, 0, second, fraction, tzinfo=timezone.utc)
+    return datetime(2026, 11, 23, 21, 0, second, fraction, tzinfo=UTC)
 
 
 def stamp(second, fraction="000000000"):

@@ -1,6 +1,6 @@
 """Lookup of pods that neither wait nor run."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -21,7 +21,7 @@ async def test_lost_pods_of_older_arrays_are_found(kube, server, is_new):
     """A cluster notices a lost node after 40 seconds, so newer arrays cost no request."""
     document = job(8, active=4, ready=3)
     if is_new:
-        document["metadata"]["creationTimestamp"] = datetime.now(timezone.utc).isoformat()
+        document["metadata"]["creationTimestamp"] = datetime.now(UTC).isoformat()
     server.answers = [give({"items": []}), give({"items": [READY, UNREACHABLE]})]
     lookup = Lookup(kube, has_volcano=False)
     found = [await lookup.waiting(Found(NAME, document, (document,))) for _ in range(2)]
@@ -35,7 +35,7 @@ async def test_map_in_progress_needs_few_requests(kube, server):
     lookup = Lookup(kube, has_volcano=False)
     for number in range(5):
         document = job(400, active=0, completedIndexes=f"0-{number}")
-        document["metadata"]["creationTimestamp"] = datetime.now(timezone.utc).isoformat()
+        document["metadata"]["creationTimestamp"] = datetime.now(UTC).isoformat()
         document["metadata"]["resourceVersion"] = str(number)
         found = Found(NAME, document, (document,))
         assert await lookup.events(found, await lookup.waiting(found)) == []

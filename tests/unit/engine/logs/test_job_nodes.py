@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_node_that_never_ran_has_ended():
 
 def test_node_may_stop_after_its_job():
     found = JobNodes(job(2), {1: node(1)})
-    ended = {"job": job(2, JobStatus.SUCCEEDED, stopped_at=datetime.now(timezone.utc))}
+    ended = {"job": job(2, JobStatus.SUCCEEDED, stopped_at=datetime.now(UTC))}
     for now in (1000, 1030):
         found.update(ended, [1], now)
         assert not found.has_ended(1)
