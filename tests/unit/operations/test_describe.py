@@ -78,10 +78,10 @@ async def test_map_with_error_has_failed(failed_map, session):
     assert shown["job"]["state"] == "FAILED"
     assert shown["job"]["detail"] == failure.sentence
     assert failure.sentence.startswith("1 of 5 raised KeyError; ")
-    assert shown["job"]["ended"] == failure.ended > 0
+    assert shown["job"]["cancelled_with_map"] == failure.ended > 0
     why = shown["explanation"]
     assert (why["kind"], why["error"]) == ("failed", "JobError")
-    assert why["sentence"] == f"a call of its map raised an exception: {failure.sentence}"
+    assert why["message"] == f"a call of its map raised an exception: {failure.sentence}"
     # The failed task comes before those that were cancelled because of it.
     assert why["children"][0]["error"] == "KeyError"
     ids = [f"{entry.detail.job_id}:{index}" for index in range(5)]
@@ -139,7 +139,7 @@ async def test_failed_electron_has_node_and_traceback(group, session):
     why = shown["explanation"]
     assert (shown["electron"], why["error"], why["kind"]) == (4, "ZeroDivisionError", "failed")
     expected = "node 4 failed: the function raised ZeroDivisionError: division by zero"
-    assert why["sentence"] == expected
+    assert why["message"] == expected
     assert why["traceback"].startswith("Traceback (most recent call last):\n")
     assert "in divide_by_nothing" in why["traceback"]
 
@@ -148,7 +148,7 @@ async def test_failed_node_of_group_is_named(group, session):
     entry = await group(make_nothing, divide_by_nothing, make_nothing)
     shown = await describe.of(session, entry)
     assert shown["electron"] == 6
-    assert shown["explanation"]["sentence"] == (
+    assert shown["explanation"]["message"] == (
         "node 5 failed: the function raised ZeroDivisionError: division by zero "
         "(1 of the 3 nodes of its task group have no result)"
     )
