@@ -258,8 +258,8 @@ class Chunks:
         failure = MapFailure(
             self._submitted,
             failed=self._errors.total(),
-            ended=0,
-            ended_tasks=0,
+            cancelled=0,
+            cancelled_tasks=0,
             unsubmitted=0,
             kept=0,
             errors=names_of(self._errors),

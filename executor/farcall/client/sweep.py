@@ -243,8 +243,8 @@ class MapJobs(Awaitable[list[R]]):
         return MapFailure(
             total,
             failed=state.errors.total(),
-            ended=ended,
-            ended_tasks=sum(array.group.unfinished for array in arrays),
+            cancelled=ended,
+            cancelled_tasks=sum(array.group.unfinished for array in arrays),
             unsubmitted=total - state.submitted,
             kept=state.submitted - ended - state.errors.total() - handed_over,
             errors=names_of(state.errors),
@@ -274,10 +274,10 @@ class MapJobs(Awaitable[list[R]]):
             tasks = sum(group.unfinished for group in unfinished)
             reason = left_by(cause)
             if failure is not None and not isinstance(cause, JobCancelledError):
-                reason = f"{MAP_FAILED}{failure.sentence}"
+                reason = f"{MAP_FAILED}{failure.message}"
             await session.terminations.leave(job_ids, tasks, reason)
         elif unfinished:
-            reason = _NOBODY if failure is None else f"{MAP_FAILED}{failure.sentence}"
+            reason = _NOBODY if failure is None else f"{MAP_FAILED}{failure.message}"
             raise_first(await session.terminations.end(job_ids, reason))
 
     async def _submit(self, session: Session, state: SweepState) -> None:
@@ -454,7 +454,7 @@ class Sweep(MapJobs[R]):
         assert state is not None  # noqa: S101 - there is a result
         state.has_raised |= not (is_unseen(error) or isinstance(error, JobCancelledError))
         failure = self._failure(state, keeps_all=True)
-        return replace(failure, ended=0, ended_tasks=0, unfinished=failure.ended)
+        return replace(failure, cancelled=0, cancelled_tasks=0, unfinished=failure.cancelled)
 
     def discard(self) -> None:
         """Delete the values that stayed in the bucket; see `outcomes`."""

@@ -41,7 +41,7 @@ def counts(detail: JobDetail) -> dict[str, int]:
     found = {name: count for name, count in detail.status_summary.items() if count}
     failed = found.pop(JobStatus.FAILED.value, 0)
     is_cancelled = state(detail) == CANCELLED
-    cancelled = failed if is_cancelled else min(failed, detail.ended_with_map or 0)
+    cancelled = failed if is_cancelled else min(failed, detail.cancelled_with_map or 0)
     bad = {JobStatus.FAILED.value: failed - cancelled, CANCELLED: cancelled}
     return found | {name: count for name, count in bad.items() if count}
 
@@ -78,7 +78,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "queue": detail.queue,
         "state": state(detail),
         "detail": detail_of(detail),
-        "cancelled_with_map": detail.ended_with_map,
+        "cancelled_with_map": detail.cancelled_with_map,
         "call": entry.why.call,
         "error": entry.why.error,
         "errors": list(entry.why.errors),

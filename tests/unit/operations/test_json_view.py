@@ -201,13 +201,15 @@ def map_of(reason, failed=98):
 
 
 def test_failed_map_counts_raised_and_cancelled():
-    found = map_of("farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it")
-    assert found["detail"] == "3 of 100 raised ValueError; 95 were ended because of it"
+    found = map_of(
+        "farcall: map failed: 3 of 100 raised ValueError; 95 were cancelled because of it"
+    )
+    assert found["detail"] == "3 of 100 raised ValueError; 95 were cancelled because of it"
     assert (found["state"], found["cancelled_with_map"]) == ("FAILED", 95)
     assert found["counts"] == {"SUCCEEDED": 2, "FAILED": 3, "CANCELLED": 95}
     found = map_of(
-        "farcall: map failed: 3 of 900 raised KeyError; 850 calls in 93 tasks were ended because"
-        " of it"
+        "farcall: map failed: 3 of 900 raised KeyError; 850 calls in 93 tasks were cancelled "
+        "because of it"
     )
     assert found["cancelled_with_map"] == 93
 
@@ -215,10 +217,10 @@ def test_failed_map_counts_raised_and_cancelled():
 @pytest.mark.parametrize(
     ("reason", "cancelled"),
     [
-        ("farcall: map failed: ; 999999999 were ended", 98),  # never more than there are tasks
-        ("farcall: map failed: ; 9999999999999999999 were ended", 0),
+        ("farcall: map failed: ; 999999999 were cancelled", 98),  # never more than there are tasks
+        ("farcall: map failed: ; 9999999999999999999 were cancelled", 0),
         ("farcall: map failed: 1 of 2 raised E", 0),
-        ("map failed: 3 of 100 raised ValueError; 95 were ended because of it", 0),
+        ("map failed: 3 of 100 raised ValueError; 95 were cancelled because of it", 0),
     ],
 )
 def test_implausible_counts_are_limited(reason, cancelled):
