@@ -430,7 +430,7 @@ class Sweep(MapJobs[R]):
             lambda index, job_id, result: result.with_place(index, job_id), with_output=True
         )
 
-    def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
+    def _outcomes(self) -> AsyncIterator[tuple[int, Result]]:
         """Yield the index and the result of each call as it arrives, for pools.
 
         If the wait is cancelled, the caller reports the terminated jobs. If a call fails, values
@@ -444,7 +444,7 @@ class Sweep(MapJobs[R]):
             lambda index, _job_id, result: (index, result), one_by_one=False, for_pool=True
         )
 
-    def record_raised(self, error: BaseException) -> MapFailure:
+    def _record_raised(self, error: BaseException) -> MapFailure:
         """Record that a pool raises a call's error, and return the progress of the map.
 
         Called from another thread while calls continue. If the wait is cancelled afterwards, this
