@@ -1,4 +1,4 @@
-"""Generated reference pages: one per command, from its help, and a table of all options.
+"""Generated reference: a page per command, the API's overview, and a table on the options page.
 
 A hook of mkdocs, which mkdocs.yml names.
 """
@@ -16,14 +16,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
+import farcall
 from farcall.cli.main import PANELS, cli
 from farcall.config.help import describe
-from farcall.config.settings import ENVIRONMENT_PREFIX, PLATFORMS, Settings, options_of
+from farcall.config.settings import PLATFORMS, Settings, options_of
 
-_OPTIONS = "options-table.md"
+_OPTIONS = "options.md"
+_OVERVIEW = "api/overview.md"
+_API = "API reference"
 _EXAMPLES = re.compile(r"\x08\nExamples:\n(.*?)(?:\n\n|$)", re.DOTALL)
 
 
@@ -33,7 +37,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {title: [{name: f"commands/{name}.md"} for name in panel]}
         for title, panel in PANELS.items()
     ]
-    config.nav = [*(config.nav or []), {"Commands": panels}, {"Options table": _OPTIONS}]
+    nav = config.nav or []
+    [api] = [section[_API] for section in nav if _API in section]
+    api.insert(0, {"Overview": _OVERVIEW})
+    config.nav = [*nav, {"Commands": panels}]
     return config
 
 
@@ -43,16 +50,41 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for name in panel:
             page = "\n".join(_page(click.Context(cli, info_name="farcall"), name))
             files.append(File.generated(config, f"commands/{name}.md", content=page))
-    files.append(File.generated(config, _OPTIONS, content="\n".join(_options())))
+    files.append(File.generated(config, _OVERVIEW, content="\n".join(_overview())))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Add the table of options to the page that explains them."""
+    if page.file.src_uri != _OPTIONS:
+        return markdown
+    text, mark, after = markdown.rpartition("\nNext: ")
+    return "\n".join([text, *_options(), f"{mark}{after}"])
+
+
+def _overview() -> Iterator[str]:
+    """Yield the lines of the API's overview, the docstring of the package."""
+    yield from (
+        "# Overview",
+        "",
+        "This page is `help(farcall)`: every public name, in one line.",
+        "",
+    )
+    yield from ("```text", *inspect.cleandoc(farcall.__doc__ or "").splitlines(), "```")
 
 
 def _options() -> Iterator[str]:
     """Yield the lines of the table of options."""
-    yield from ("# Options table", "", "Every option, with its type, its range and its platforms.")
-    yield from ("[Options](options.md) explains them and where farcall looks them up.", "")
-    yield "| option | type | default | accepted values | environment variable | platforms |"
-    yield "|---|---|---|---|---|---|"
+    yield from (
+        "## Types and ranges",
+        "",
+        "Every option, with its type, its range and its platforms.",
+    )
+    yield from (
+        "",
+        "| option | type | default | accepted values | platforms |",
+        "|---|---|---|---|---|",
+    )
     for option in describe():
         field = Settings.model_fields[option.name]
         platforms = [name for name in PLATFORMS if option.name in options_of(name)]
@@ -61,7 +93,6 @@ def _options() -> Iterator[str]:
             _cell(_kind(field.annotation)),
             "" if option.default is None else f"<code>{_cell(json.dumps(option.default))}</code>",
             _cell(option.allowed or _range(field)),
-            f"<code>{ENVIRONMENT_PREFIX}{option.name.upper()}</code>",
             ", ".join(PLATFORMS[name] for name in platforms),
         )
         yield f"| {' | '.join(cells)} |"

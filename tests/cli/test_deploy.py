@@ -74,6 +74,18 @@ async def test_deploy_without_changes_changes_nothing(account, farcall_command, 
     assert ("16", "30") == (parameters["MaxVcpus"], parameters["WarmMinutes"])
 
 
+async def test_configure_copies_options_from_stack(account, farcall_command, tmp_path):
+    """A second user gets the options that deploy wrote for the first one."""
+    await farcall_command("deploy", "--yes", "--compute", "fargate")
+    words = ("--file", str(tmp_path / "second.toml"), "--from-stack", "farcall")
+    done = await farcall_command("configure", *words)
+    assert 0 == done.returncode, done.stderr
+    assert options(tmp_path) == read(tmp_path / "second.toml")["batch"]
+
+    done = await farcall_command("configure", "--from-stack", "another")
+    assert "has no stack 'another' of farcall deploy" in done.stderr
+
+
 async def test_destroy_restores_options_file(account, farcall_command, tmp_path):
     path = tmp_path / "mine.toml"
     text = '# mine\n[executors.awsbatch]\nvcpu = 1  # few\n# queue = "one"\n\n[other]\na = 1\n'

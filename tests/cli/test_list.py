@@ -197,7 +197,7 @@ async def test_jobs_are_listed_and_described(workflow, farcall_command, installe
 
     said = json.loads((await farcall_command("describe", ids["array"], "--json")).stdout)
     assert said["job"]["counts"] == {"SUCCEEDED": 2, "FAILED": 2}
-    assert said["explanation"]["sentence"] == "2 of 4 tasks failed"
+    assert said["explanation"]["message"] == "2 of 4 tasks failed"
     assert [c["job_id"] for c in said["explanation"]["children"]] == [
         f"{ids['array']}:1",
         f"{ids['array']}:3",

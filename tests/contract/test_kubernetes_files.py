@@ -1,16 +1,13 @@
-"""The files of docs/kubernetes are valid: documents, options and a policy."""
+"""The files of docs/kubernetes are valid: manifests and a policy."""
 
 import json
 import re
-import tomllib
 import warnings
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
-
-from farcall.config.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "kubernetes"
 PAGE = FOLDER.with_suffix(".md").read_text(encoding="utf-8")
@@ -57,7 +54,7 @@ def test_roles_have_no_wildcards_and_bindings(name, number, document):
 
 
 def test_page_explains_every_permission():
-    [rows] = re.findall(r"^\| right \| .*\n\|.*\n((?:\| .*\n)+)", PAGE, re.MULTILINE)
+    [rows] = re.findall(r"^\| permission \| .*\n\|.*\n((?:\| .*\n)+)", PAGE, re.MULTILINE)
     told = set()
     for resources in re.findall(r"^\| (`.+?) \|", rows, re.MULTILINE):
         for resource, verbs in re.findall(r"`([\w/]+)` ((?:\w+, )*\w+)", resources):
@@ -72,17 +69,10 @@ def test_page_explains_every_permission():
     assert told == there
 
 
-def test_page_links_every_file():
+def test_page_names_every_manifest():
     for path in FOLDER.iterdir():
-        assert f"](kubernetes/{path.name})" in PAGE, path.name
-
-
-def test_options_file_is_valid():
-    file = tomllib.loads((FOLDER / "farcall.toml").read_text())
-    settings = Settings(backend="kubernetes", **file["executors"]["kubernetes"])
-    [secret] = [found for name, _, found in DOCUMENTS if name == "s3-secret.yaml"]
-    assert settings.s3_secret == secret["metadata"]["name"]
-    assert settings.namespace == secret["metadata"]["namespace"]
+        commands = (f"| `{path.stem}` |", f"farcall policy kubernetes {path.stem} ")
+        assert any(text in PAGE for text in commands), path.name
 
 
 def test_trust_policy_names_service_account():

@@ -212,6 +212,6 @@ def test_describe_shows_electron_and_traceback(run, node, batch):
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     assert told["electron"] == number
     why = told["explanation"]
-    assert why["sentence"] == f"node {number} failed: the function raised ValueError: no good: 3"
+    assert why["message"] == f"node {number} failed: the function raised ValueError: no good: 3"
     assert "in work" in why["traceback"]
     assert "ValueError: no good: 3" in why["traceback"]

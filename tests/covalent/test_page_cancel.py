@@ -113,7 +113,7 @@ def test_workflow_is_cancelled_with_sublattices(dispatch, wait, batch, work, job
     said = as_client(
         lambda session: cancel_all(session, entries, "enough", CovalentCompanion(covalent))
     )
-    assert {"ending"} == {each.outcome for each in said}
+    assert {"cancelling"} == {each.outcome for each in said}
     assert [(started, [])] == covalent.cancelled
     assert ct.status.CANCELLED == wait(started).status
     assert ["CANCELLED"] == [*nodes(covalent, started).values()]

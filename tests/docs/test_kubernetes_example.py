@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -19,55 +18,56 @@ from tests.docs.pages import ROOT, Block, blocks, run_installed
 PAGE = ROOT / "docs" / "kubernetes.md"
 
 
-def _commands() -> list[str]:
-    """Return the commands below the heading without comments."""
+def _commands(aws: farcall_local.LocalAWS) -> list[str]:
+    """Return the commands below the heading without comments, with the emulators' names."""
+    context = json.loads(run_installed("kubectl", "config", "view", "-o", "json").stdout)
+    values = {
+        "my-cluster": context["current-context"],
+        "my-bucket": "farcall-local",
+        "https://minio.example.com": aws.endpoint_url,
+        # `kubectl create` sends protobuf, which the emulator does not support.
+        "kubectl create namespace science": "kubectl apply -f namespace.yaml",
+    }
     text = PAGE.read_text(encoding="utf-8")
     start = text[: text.index("## A complete example")].count("\n")
     block = next(each for each in blocks(PAGE) if each.line > start)
-    return [
-        # `kubectl create` sends protobuf, which the emulator does not support.
-        re.sub(r"\s+#.*", "", line.removeprefix("$ ")).replace(
-            "kubectl create namespace science", "kubectl apply -f namespace.yaml"
-        )
-        for line in block.code.splitlines()
-    ]
+    code = block.code
+    for placeholder, value in values.items():
+        code = code.replace(placeholder, value)
+    return [re.sub(r"\s+#.*", "", line.removeprefix("$ ")) for line in code.splitlines()]
 
 
 def _script() -> Block:
     return next(each for each in blocks(PAGE) if each.script == "cluster.py")
 
 
-def _fill(folder: Path, aws: farcall_local.LocalAWS) -> None:
-    """Fill context, bucket, endpoint and keys into the files, as their comments instruct."""
-    context = json.loads(run_installed("kubectl", "config", "view", "-o", "json").stdout)
-    values = {
-        "my-cluster": context["current-context"],
-        "my-bucket": "farcall-local",
-        "https://minio.example.com": aws.endpoint_url,
-        "write-the-key-here": os.environ["AWS_ACCESS_KEY_ID"],
-        "write-the-secret-here": os.environ["AWS_SECRET_ACCESS_KEY"],
-    }
-    for path in folder.glob("*.*"):
-        text = path.read_text()
-        for placeholder, value in values.items():
-            text = text.replace(placeholder, value)
-        path.write_text(text)
+def _write_keys(path: Path) -> None:
+    """Write the keys into the Secret, as a reader does in an editor."""
+    text = path.read_text()
+    for placeholder, name in {
+        "key": "AWS_ACCESS_KEY_ID",
+        "secret": "AWS_SECRET_ACCESS_KEY",
+    }.items():
+        text = text.replace(f"write-the-{placeholder}-here", os.environ[name])
+    path.write_text(text)
 
 
 @pytest.mark.slow
 def test_complete_example_runs(kubernetes, tmp_path, monkeypatch):
-    shutil.copytree(ROOT / "docs" / "kubernetes", tmp_path / "docs" / "kubernetes")
-    _fill(tmp_path / "docs" / "kubernetes", kubernetes)
     (tmp_path / "cluster.py").write_text(_script().code)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "science"}}
     (tmp_path / "namespace.yaml").write_text(json.dumps(namespace))
     monkeypatch.chdir(tmp_path)
+    commands = _commands(kubernetes)
     for name in os.environ:
         if name.startswith("FARCALL_") or name == "AWS_ENDPOINT_URL":
             monkeypatch.delenv(name)
     printed = {}
     try:
-        for command in _commands():
+        for command in commands:
+            if command.startswith("nano "):
+                _write_keys(tmp_path / "s3-secret.yaml")
+                continue
             done = run_installed("bash", "-c", command)
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
             printed[command] = done.stdout

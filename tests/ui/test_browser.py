@@ -100,7 +100,7 @@ async def test_only_selected_array_task_is_cancelled(executor, open_page, gate):
     await row(page, children[2]).get_by_role("link").click()
     await expect(page.get_by_test_id("task-title")).to_contain_text("hold")
     await page.get_by_role("button", name="Cancel task…").click()
-    assert {children[2]: "ending"} == await cancel(page, "Cancel 1 task")
+    assert {children[2]: "cancelling"} == await cancel(page, "Cancel 1 task")
     await wait_for_states(page, {children[2]: "CANCELLED"})
 
     gate.touch()
@@ -174,7 +174,7 @@ async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):
     await keys.type("too dear")
     await keys.press("Enter")
     result = page.get_by_test_id("cancel-result")
-    await expect(result).to_have_attribute("data-outcome", "ending")
+    await expect(result).to_have_attribute("data-outcome", "cancelling")
     await expect(page.get_by_role("dialog")).to_have_count(0)
     await wait_for_states(page, {job.id: "CANCELLED"})
     await expect(row(page, job.id).locator(".why")).to_have_text("too dear")

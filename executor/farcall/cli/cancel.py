@@ -24,10 +24,10 @@ from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
 
 _CODES = {
-    "ending": 0,
-    "ended": 0,
+    "cancelling": 0,
+    "finished": 0,
     "unknown": exit_codes.UNKNOWN,
-    "foreign": exit_codes.UNKNOWN,
+    "not_farcall": exit_codes.UNKNOWN,
     "refused": exit_codes.REFUSED,
     cancel.OTHER_USER: exit_codes.FAILED,
     cancel.NODE: exit_codes.FAILED,

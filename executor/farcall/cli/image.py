@@ -81,15 +81,14 @@ def _read(path: Path) -> bytes:
         if _SECRET.search(line):
             raise FarcallError(
                 f"{path}, line {number}: this URL contains a username or a password, which "
-                "every user of the image could read. Use a build secret instead "
-                "(docs/image.md)."
+                "every user of the image could read. Use a build secret instead: "
+                "`docker build --secret`, in your own image on top of this one."
             )
         if _ELSEWHERE.match(line.strip()):
             raise FarcallError(
                 f"{path}, line {number}: {line.strip()!r} names a file on this machine, which "
                 "is not available when the image is built. Copy its content into the "
-                "requirements file, or build your own image on top of this one "
-                "(docs/image.md)."
+                "requirements file, or build your own image on top of this one."
             )
     return content
 
@@ -97,7 +96,7 @@ def _read(path: Path) -> bytes:
 # --- Container registry of an account, ECR ------------------------------------------------------
 
 
-POLICY = "the policy for pushing images is docs/iam/pusher.json"
+POLICY = "`farcall policy pusher` prints the policy for pushing images"
 
 
 async def has_repository(access: Aws, name: str) -> bool:

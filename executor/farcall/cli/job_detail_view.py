@@ -72,7 +72,7 @@ def _show_log(out: Console, lines: Sequence[str]) -> None:
 
 def _why(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     why = view["explanation"]
-    yield "Why", in_a_line(why["sentence"])
+    yield "Why", in_a_line(why["message"])
     yield "To do", in_a_line(why["remedy"])
     yield _platform_label(view), in_a_line(view["job"]["reason"])
     job = view["job"]
@@ -81,13 +81,13 @@ def _why(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if len(job["errors"]) > _MOST_GROUPS:
         left = sum(group["count"] for group in job["errors"][_MOST_GROUPS:])
         yield "Error", f"and {left} more, with {len(job['errors']) - _MOST_GROUPS} other errors"
-    yield "Unknown", in_a_line(job["trouble"] or "")
+    yield "Unknown", in_a_line(job["warning"] or "")
     counts = why["calls"]
     yield "Calls", ", ".join(f"{count} {how}" for how, count in counts.items())
     for child in why["children"]:
         yield (
             "Node" if "#" in child["job_id"] else "Task",
-            in_a_line(f"{child['job_id']}: {child['sentence']}"),
+            in_a_line(f"{child['job_id']}: {child['message']}"),
         )
 
 
@@ -137,7 +137,7 @@ def _times(entry: Entry, view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not detail.array_size:
         finished = "unknown" if detail.has_lost_attempts else str(len(attempts))
         yield "Attempts", f"{finished} of {detail.attempts_allowed} allowed"
-    earlier = dict(enumerate(view["explanation"]["earlier"], 1))
+    earlier = dict(enumerate(view["explanation"]["previous_attempts"], 1))
     for each in attempts:
         yield f"  {each['attempt']}", ", ".join(_attempt(each, earlier.get(each["attempt"], "")))
 
@@ -223,7 +223,7 @@ def _group(group: Mapping[str, Any]) -> str:
 
 def _places(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Input", in_a_line(view["bundle"])
-    for label, text in view["places"].items():
+    for label, text in view["log_locations"].items():
         yield label, in_a_line(text)
     for name, url in view["links"].items():
         yield f"{name.capitalize()} page", in_a_line(url)

@@ -325,7 +325,7 @@ class _Output(NamedTuple):
             detail = known.get(detail.job_id, detail)
         if detail.status is JobStatus.FAILED:
             found = await explain(session, detail)
-            return found.traceback or f"farcall: {found.sentence}. To do: {found.remedy}."
+            return found.traceback or f"farcall: {found.message}. To do: {found.remedy}."
         is_whole = wanted["since"] is None and wanted["tail"] is None and not source.label
         return "farcall: the job has no output" if is_empty and is_whole else ""
 

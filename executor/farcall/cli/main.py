@@ -61,6 +61,7 @@ PANELS = {
         "deploy": Lazy("deploy:deploy", "Create the AWS resources that jobs need."),
         "destroy": Lazy("destroy:destroy", "Delete what `farcall deploy` created."),
         "image": Lazy("image:image", "Build an image for jobs, and push it to ECR."),
+        "policy": Lazy("policy:policy", "Print an IAM policy or a Kubernetes manifest."),
         "doctor": Lazy("doctor:doctor", "Check that everything a job needs exists."),
         "configure": Lazy("configure:configure", "Write farcall's options into a file."),
     },

@@ -79,7 +79,7 @@ def _print_job(found: Found) -> None:
     detail = entry.detail
     whose = "yours" if entry.user == this_user() else f"{in_a_line(entry.user)}'s"
     echo(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
-    echo(f"on {detail.platform}: {in_a_line(found.explanation.sentence)}", err=True)
+    echo(f"on {detail.platform}: {in_a_line(found.explanation.message)}", err=True)
     echo(
         f"input data {in_a_line(found.submission.where.url)}: {whose}, according to its name; "
         f"submitted {tables.age(detail.created_at)} ago with Python {found.python}, and "

@@ -144,7 +144,7 @@ async def hand_over(
     else:
         await asyncio.to_thread(_write, value, output)
         if not keeps:
-            await job.delete_outcome()
+            await job._delete_outcome()
     return True
 
 
@@ -213,7 +213,7 @@ async def _bring(job: Job[Any], places: asyncio.Semaphore, folder: Path | None) 
                 await asyncio.to_thread(_write, await job.result(), path)
                 outcome = f"saved as {path}"
                 if not _keeps():
-                    await job.delete_outcome()
+                    await job._delete_outcome()
     except FarcallError as trouble:
         error = trouble
     if error is not None:

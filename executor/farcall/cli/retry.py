@@ -75,9 +75,9 @@ def retry_job(
 
 def _row(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     return {
-        "of": plan.submission.job_id,
+        "retry_of": plan.submission.job_id,
         "tasks": len(plan.tasks),
-        "sentence": plan.summary(plan.with_options(options)),
+        "message": plan.summary(plan.with_options(options)),
     }
 
 

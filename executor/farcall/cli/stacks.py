@@ -72,8 +72,8 @@ def batch_settings(region: str | None, command: str) -> Settings:
     if settings.backend != BATCH:
         raise SettingsError(
             f"backend is {settings.backend!r} (from {origin('backend')}), but {command} "
-            "manages stacks for AWS Batch. Set up a cluster as described in "
-            f"docs/kubernetes.md, or run `FARCALL_BACKEND=batch {command}` to use Batch.",
+            "manages stacks for AWS Batch. Set up a cluster with `farcall policy kubernetes`, "
+            f"or run `FARCALL_BACKEND=batch {command}` to use Batch.",
             option="backend",
         )
     return settings

@@ -118,7 +118,7 @@ class TaskWork(Work):
         join: Callable[[list[Result]], Result],
     ) -> TaskWork:
         """Create the work for checked calls; see `TaskWork`."""
-        submit = partial(executor.start_run, function, calls, Output.NONE)
+        submit = partial(executor._start_run, function, calls, Output.NONE)
         return cls(executor, submit, len(calls), join)
 
     @classmethod
@@ -144,7 +144,7 @@ class TaskWork(Work):
         try:
             results = await run.results()
             self._record_accepted(run)  # a second chance is another job
-            self.future.record_used((await run.delivered()).usage)
+            self.future._record_used((await run.delivered()).usage)
             return self._join(results)
         except asyncio.CancelledError:
             if self.future.cancelled():  # rather than the loop closed
@@ -152,7 +152,7 @@ class TaskWork(Work):
             raise
 
     def _record_accepted(self, run: TaskRun) -> None:
-        self.future.record_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
+        self.future._record_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
 
     async def _end(self, run: TaskRun) -> None:
         try:
@@ -283,7 +283,7 @@ class BlockingCalls:
         """Cancel the calls that Batch has not accepted yet."""
         for work in list(self._works.values()):
             if not work.job_ids:
-                work.future.cancel_pending()
+                work.future._cancel_pending()
 
     def wait(self) -> None:
         """Wait until all calls have finished, and after `shut` for the loop's release.

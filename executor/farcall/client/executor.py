@@ -160,7 +160,7 @@ class BatchExecutor:
             function = function.function  # this executor's options apply, not the task's
         task: Task[..., Any] = Task(function, self)
         with frames_hidden():
-            return task.submission(f"executor.submit({task.name}, ...)", args, kwargs)
+            return task._submission(f"executor.submit({task.name}, ...)", args, kwargs)
 
     @shows_options
     def with_options(self, **options: Unpack[Options]) -> BatchExecutor:
@@ -427,13 +427,13 @@ class BatchExecutor:
             hint = f": {hint}" if hint else ""
             raise AttributeError(f"a BatchExecutor has no {name!r}{hint}", name=name, obj=self)
 
-    async def run_call(
+    async def _run_call(
         self, function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R:
         """Run a checked call for `Task`; cancelling the await terminates its job."""
         __tracebackhide__ = True
         # The caller cannot request its output later.
-        run = await self.start_run(function, [(args, kwargs)], Output.NONE)
+        run = await self._start_run(function, [(args, kwargs)], Output.NONE)
         try:
             return await Job[R](run).result()
         except asyncio.CancelledError:
@@ -442,11 +442,11 @@ class BatchExecutor:
             await session.terminations.leave_one(run.id, "the await on the call was cancelled")
             raise
 
-    async def submit_calls(self, function: Callable[..., R], calls: Sequence[Call]) -> Job[R]:
+    async def _submit_calls(self, function: Callable[..., R], calls: Sequence[Call]) -> Job[R]:
         """Submit checked calls as one task, for `Task`."""
-        return Job(await self.start_run(function, calls, Output.SMALL))
+        return Job(await self._start_run(function, calls, Output.SMALL))
 
-    async def start_run(
+    async def _start_run(
         self, function: Callable[..., Any], calls: Sequence[Call], output: Output
     ) -> TaskRun:
         """Submit checked calls as one task, whose run fetches this part of the output."""

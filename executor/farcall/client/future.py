@@ -121,7 +121,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             )
         return self._owner.start(self._again(options))
 
-    def cancel_pending(self) -> bool:
+    def _cancel_pending(self) -> bool:
         """Cancel the call unless Batch has accepted it; return whether it is cancelled."""
         return self._cancel(FINISHED, RUNNING)
 
@@ -159,7 +159,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         """
         __tracebackhide__ = True
         try:
-            self.check_wait()
+            self._check_wait()
             if self._exception is not None:  # otherwise each raise would add frames
                 self._exception.__traceback__ = self._raised_at
             return super().result(timeout)
@@ -184,7 +184,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             concurrent.futures.CancelledError: The call was cancelled.
             RuntimeError: See `result`.
         """
-        self.check_wait()
+        self._check_wait()
         return super().exception(timeout)
 
     def usage(self, timeout: float | None = None) -> Usage:
@@ -204,7 +204,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             raise error or FarcallError("this future belongs to a map, whose calls share jobs")
         return self._used
 
-    def record_used(self, usage: Usage) -> None:
+    def _record_used(self, usage: Usage) -> None:
         """Record the task's duration, CPU time and peak memory. Only farcall calls this."""
         self._used = usage
 
@@ -213,7 +213,7 @@ class BatchFuture(concurrent.futures.Future[R]):
         self._raised_at = None if exception is None else exception.__traceback__
         super().set_exception(exception)
 
-    def record_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
+    def _record_accepted(self, job_id: str, again: Callable[[Mapping[str, Any]], Any]) -> None:
         """Record that the platform has accepted the job. Only farcall calls this.
 
         Args:
@@ -226,7 +226,7 @@ class BatchFuture(concurrent.futures.Future[R]):
             if self._state == PENDING:
                 self.set_running_or_notify_cancel()
 
-    def check_wait(self) -> None:
+    def _check_wait(self) -> None:
         """Raise an error if a wait would never end; see `result`.
 
         Raises:

@@ -296,7 +296,7 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         """
         return Job(await self._run.retry(options))
 
-    async def delete_outcome(self) -> None:
+    async def _delete_outcome(self) -> None:
         """Wait until the job has finished, and delete its result from the bucket.
 
         `result` does this unless ``keep_artifacts`` is set, which allows saving the result first.

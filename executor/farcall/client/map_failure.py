@@ -17,14 +17,14 @@ _NAME_CHARACTERS = 80
 class MapFailure:
     """Progress of a map when the error of one of its calls was raised.
 
-    It is the error's attribute ``map_failure``. Unfinished calls were terminated, except the calls
+    It is the error's attribute ``map_failure``. Unfinished calls were cancelled, except the calls
     of a pool's map, which continue until its iterator is closed.
 
     Attributes:
         total: Number of calls; for inputs without a length, the number of submitted calls.
         failed: Calls without a result, among those whose outcomes were read.
-        ended: Unfinished calls that were terminated.
-        ended_tasks: Tasks of these calls; with a ``chunksize``, a task has several calls.
+        cancelled: Unfinished calls that were cancelled.
+        cancelled_tasks: Tasks of these calls; with a ``chunksize``, a task has several calls.
         unsubmitted: Calls without a job.
         kept: Other finished calls, whose results were not collected.
         errors: Number of calls by error class, the most frequent first.
@@ -35,8 +35,8 @@ class MapFailure:
 
     total: int
     failed: int
-    ended: int
-    ended_tasks: int
+    cancelled: int
+    cancelled_tasks: int
     unsubmitted: int
     kept: int
     errors: tuple[tuple[str, int], ...]
@@ -45,14 +45,18 @@ class MapFailure:
     unfinished: int = 0
 
     @property
-    def sentence(self) -> str:
-        """Summary in one line: "3 of 100 raised ValueError; 95 were ended because of it"."""
+    def message(self) -> str:
+        """Summary in one line: "3 of 100 raised ValueError; 95 were cancelled because of it"."""
         text = f"{self.failed:,} of {self.total:,} raised {self._named}"
-        if self.ended:
-            tasks = "" if self.ended == self.ended_tasks else f" calls in {self.ended_tasks} tasks"
-            text += f"; {self.ended}{tasks} {_were(self.ended)} ended because of it"
+        if self.cancelled:
+            tasks = (
+                ""
+                if self.cancelled == self.cancelled_tasks
+                else f" calls in {self.cancelled_tasks} tasks"
+            )
+            text += f"; {self.cancelled}{tasks} {_were(self.cancelled)} cancelled because of it"
         if self.unfinished:
-            text += f"; {self.unfinished:,} {_have(self.unfinished)} not ended"
+            text += f"; {self.unfinished:,} {_have(self.unfinished)} not finished"
         if self.unsubmitted:
             text += f"; {self.unsubmitted:,} {_were(self.unsubmitted)} not submitted"
         return text
@@ -74,7 +78,7 @@ class MapFailure:
             error: The error.
             way: Method that returns the kept results.
         """
-        text = f"map: {self.sentence}."
+        text = f"map: {self.message}."
         if self.unfinished:
             text += " They continue until the iterator is closed."
         if self.kept:

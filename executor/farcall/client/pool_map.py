@@ -128,7 +128,7 @@ class SweepWork(Work):
         super().__init__()
         self._sweep = sweep
         self._call_soon = call_soon
-        self._outcomes = sweep.outcomes()
+        self._outcomes = sweep._outcomes()
         self._results: list[Result | None] = [None] * size
         self._left = size
         self._awaited = 0
@@ -163,7 +163,7 @@ class SweepWork(Work):
         if self._awaited == len(self._results):
             return ()
         if not self._is_ready():
-            self.future.check_wait()
+            self.future._check_wait()
         with self._arrived:
             if not self._arrived.wait_for(self._is_ready, timeout):
                 raise TimeoutError
@@ -181,7 +181,7 @@ class SweepWork(Work):
 
     def record_raised(self, error: BaseException) -> None:
         """Attach the progress of the map to an error; see `Source`."""
-        failure = self._sweep.record_raised(error)
+        failure = self._sweep._record_raised(error)
         failure.annotate(error, f"farcall recover {failure.run}")
 
     def cancel(self) -> None:
@@ -257,8 +257,8 @@ class Chunks:
         failure = MapFailure(
             self._submitted,
             failed=self._errors.total(),
-            ended=0,
-            ended_tasks=0,
+            cancelled=0,
+            cancelled_tasks=0,
             unsubmitted=0,
             kept=0,
             errors=names_of(self._errors),

@@ -241,8 +241,8 @@ class MapJobs(Awaitable[list[R]]):
         return MapFailure(
             total,
             failed=state.errors.total(),
-            ended=ended,
-            ended_tasks=sum(group.unfinished for group in state.window.groups),
+            cancelled=ended,
+            cancelled_tasks=sum(group.unfinished for group in state.window.groups),
             unsubmitted=total - state.submitted,
             kept=state.submitted - ended - state.errors.total() - handed_over,
             errors=names_of(state.errors),
@@ -272,10 +272,10 @@ class MapJobs(Awaitable[list[R]]):
             tasks = sum(group.unfinished for group in unfinished)
             reason = left_by(cause)
             if failure is not None and not isinstance(cause, JobCancelledError):
-                reason = f"{MAP_FAILED}{failure.sentence}"
+                reason = f"{MAP_FAILED}{failure.message}"
             await session.terminations.leave(job_ids, tasks, reason)
         elif unfinished:
-            reason = _NOBODY if failure is None else f"{MAP_FAILED}{failure.sentence}"
+            reason = _NOBODY if failure is None else f"{MAP_FAILED}{failure.message}"
             raise_first(await session.terminations.end(job_ids, reason))
 
     async def _submit(self, session: Session, state: SweepState) -> None:
@@ -428,7 +428,7 @@ class Sweep(MapJobs[R]):
             lambda index, job_id, result: result.with_place(index, job_id), with_output=True
         )
 
-    def outcomes(self) -> AsyncIterator[tuple[int, Result]]:
+    def _outcomes(self) -> AsyncIterator[tuple[int, Result]]:
         """Yield the index and the result of each call as it arrives, for pools.
 
         If the wait is cancelled, the caller reports the terminated jobs. If a call fails, values
@@ -442,7 +442,7 @@ class Sweep(MapJobs[R]):
             lambda index, _job_id, result: (index, result), one_by_one=False, for_pool=True
         )
 
-    def record_raised(self, error: BaseException) -> MapFailure:
+    def _record_raised(self, error: BaseException) -> MapFailure:
         """Record that a pool raises a call's error, and return the progress of the map.
 
         Called from another thread while calls continue. If the wait is cancelled afterwards, this
@@ -452,7 +452,7 @@ class Sweep(MapJobs[R]):
         assert state is not None  # noqa: S101 - there is a result
         state.has_raised |= not (is_unseen(error) or isinstance(error, JobCancelledError))
         failure = self._failure(state, keeps_all=True)
-        return replace(failure, ended=0, ended_tasks=0, unfinished=failure.ended)
+        return replace(failure, cancelled=0, cancelled_tasks=0, unfinished=failure.cancelled)
 
     def discard(self) -> None:
         """Delete the values that stayed in the bucket; see `outcomes`."""

@@ -71,7 +71,7 @@ class Task(Generic[P, R]):
             self.name,
             f"call of {self.name}",
             f"write await {self.name}(...), or in code without async, {self.name}.run(...)",
-            functools.partial(self.executor.run_call, self.function, args, kwargs),
+            functools.partial(self.executor._run_call, self.function, args, kwargs),
         )
 
     def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -100,9 +100,9 @@ class Task(Generic[P, R]):
             ServiceError: AWS refused a call.
         """
         with frames_hidden():
-            return self.submission(f"{self.name}.submit(...)", args, kwargs)
+            return self._submission(f"{self.name}.submit(...)", args, kwargs)
 
-    def submission(
+    def _submission(
         self, form: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Job[R]]:
         """Return an awaitable submission, for `BatchExecutor`.
@@ -121,7 +121,7 @@ class Task(Generic[P, R]):
             f"submission of {self.name}",
             f"write job = await {form} and then await job.result(), or in code "
             "without async, BatchPoolExecutor().submit(...).result()",
-            functools.partial(self.executor.submit_calls, self.function, [(args, kwargs)]),
+            functools.partial(self.executor._submit_calls, self.function, [(args, kwargs)]),
         )
 
     def map(

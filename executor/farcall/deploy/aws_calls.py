@@ -10,7 +10,7 @@ from farcall.aws import clients, error_translation
 from farcall.aws.clients import Aws
 from farcall.model.errors import FarcallError, ServiceError
 
-POLICY = "docs/iam/deployer.json is the policy for deploying"
+POLICY = "`farcall policy deployer` prints the policy for deploying"
 
 _NO_SERVICE = "The local AWS emulator has no service"
 

@@ -18,7 +18,7 @@ from farcall.model.failure_reasons import MAP_FAILED, OWN_REASON, Dwell, Failure
 from farcall.model.names import BATCH, PLATFORMS
 from farcall.model.timing import Timing
 
-_ENDED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) ended")
+_CANCELLED = re.compile(r"; ([0-9]{1,9})(?: calls in ([0-9]{1,9}) tasks)? (?:was|were) cancelled")
 
 
 class JobStatus(enum.StrEnum):
@@ -259,16 +259,16 @@ class JobDetail:
 
     @property
     def map_failure(self) -> str:
-        """Why farcall ended an array after a call of its map raised; otherwise empty."""
+        """Why farcall cancelled an array after a call of its map raised; otherwise empty."""
         start = f"{OWN_REASON}{MAP_FAILED}"
         if not self.array_size or not self.status_reason.startswith(start):
             return ""
         return self.status_reason[len(start) :]
 
     @property
-    def ended_with_map(self) -> int:
-        """Number of array tasks that were terminated because a call of their map raised."""
-        found = _ENDED.search(self.map_failure)
+    def cancelled_with_map(self) -> int:
+        """Number of array tasks that were cancelled because a call of their map raised."""
+        found = _CANCELLED.search(self.map_failure)
         failed = self.status_summary.get(JobStatus.FAILED.value, 0)
         return min(int(found[2] or found[1]), failed) if found else 0
 

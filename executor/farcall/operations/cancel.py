@@ -18,7 +18,7 @@ from farcall.operations.catalog import Catalog, Entry
 if TYPE_CHECKING:
     from farcall.covalent.cancel import CovalentCompanion
 
-OTHER_USER = "other user"
+OTHER_USER = "other_user"
 NODE = "node"
 
 
@@ -27,10 +27,10 @@ class Cancelled(NamedTuple):
 
     Attributes:
         job_id: The job, or a Covalent dispatch without an unfinished job.
-        outcome: ``ending``: being cancelled; ``ended``: had already finished; ``unknown`` to
-            Batch; ``foreign``: not submitted by farcall, and unchanged; ``other user``: owned by
-            another user who was not named, and unchanged; ``node``: cannot be cancelled without
-            its job; or ``refused`` by Batch.
+        outcome: ``cancelling``: being cancelled; ``finished``: had already finished; ``unknown``
+            to Batch; ``not_farcall``: not submitted by farcall, and unchanged; ``other_user``:
+            owned by another user who was not named, and unchanged; ``node``: cannot be cancelled
+            without its job; or ``refused`` by Batch.
         text: Result as a sentence.
     """
 
@@ -82,11 +82,13 @@ async def cancel_all(
     done = await cancel(session, job_ids, reason, companion, whole=whole, dry_run=dry_run)
     waiting = await idle(entries, companion)
     if dry_run:
-        return done + [Cancelled(each, "ending", f"{each} would be cancelled") for each in waiting]
+        return done + [
+            Cancelled(each, "cancelling", f"{each} would be cancelled") for each in waiting
+        ]
     if companion is not None and waiting:
         unnotified = await companion.notify_whole(waiting)
         for each in waiting:
-            outcome, text = "ending", f"dispatch {each} is being cancelled by Covalent"
+            outcome, text = "cancelling", f"dispatch {each} is being cancelled by Covalent"
             if each in unnotified:
                 outcome, text = "refused", f"dispatch {each} may continue: {unnotified[each]}"
             done.append(Cancelled(each, outcome, text))
@@ -119,7 +121,7 @@ async def cancel(
         companion: Covalent's server, if any.
         user: Only cancel jobs of this user, as `Entry.user`; by default jobs of all users.
         whole: Dispatches to cancel as a whole in Covalent.
-        dry_run: Whether to cancel nothing, and report what would be cancelled as ``ending``.
+        dry_run: Whether to cancel nothing, and report what would be cancelled as ``cancelling``.
 
     Returns:
         A result for each job, in the same order.
@@ -149,16 +151,16 @@ async def cancel(
         detail = later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
             text = f"{job_id} has finished: {json_view.word(detail)}"
-            return Cancelled(job_id, "ended", text)
+            return Cancelled(job_id, "finished", text)
         if error is not None:
             return Cancelled(job_id, "refused", f"{job_id} may still run: {error}")
         if dry_run:
             text = f"{job_id} is {json_view.word(entry.detail)} and would be cancelled"
-            return Cancelled(job_id, "ending", text)
+            return Cancelled(job_id, "cancelling", text)
         text = f"{job_id} was {json_view.word(entry.detail)} and is being cancelled"
         if job_id in unnotified:
             text += f"; Covalent was not notified: {unnotified[job_id]}"
-        return Cancelled(job_id, "ending", text)
+        return Cancelled(job_id, "cancelling", text)
 
     return [result_of(job_id) for job_id in job_ids]
 
@@ -200,7 +202,7 @@ def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]
             f"{job_id} was not submitted by farcall and is not cancelled. Use "
             f"{_FOREIGN[platform_of(session.backend)]} to cancel it."
         )
-        return Cancelled(job_id, "foreign", text)
+        return Cancelled(job_id, "not_farcall", text)
     user = entry.user
     text = f"{job_id} is a job of {user} and is not cancelled. Use --user {user} to cancel it."
     return Cancelled(job_id, OTHER_USER, text)

@@ -65,7 +65,7 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
         "electron": await _electron(session, entry),
         "position": await session.backend.position(detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
-        "places": dict(detail.places),
+        "log_locations": dict(detail.places),
         "bundle": bundle,
         "retries": await _retries(session, detail),
         "links": _links(session, detail, bundle) if session.aws.has_console else {},

@@ -52,12 +52,12 @@ class FailedChild:
     Attributes:
         job_id: The task's or node's ID.
         error: Class of the error.
-        sentence: Failure as a sentence.
+        message: Failure as a sentence.
     """
 
     job_id: str
     error: str
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Explanation:
     Attributes:
         kind: ``waiting``, ``running``, ``returned``, ``failed``, ``cancelled``, or ``unknown`` for
             a job that farcall did not submit.
-        sentence: Result of the job, or what the job waits for.
+        message: Result of the job, or what the job waits for.
         remedy: Suggested action.
         error: Class of the error, the function's own or one of `farcall.model.errors`; empty if
             there is none.
         traceback: The function's traceback, as the container wrote it; otherwise empty.
         usage: Resources that the task used, if it reported them.
-        earlier: Result of each attempt before the last one; for an unfinished job, of each
-            attempt.
+        previous_attempts: Result of each attempt before the last one; for an unfinished job, of
+            each attempt.
         source: ``outcome``, or ``Batch`` if only Batch's reasons are available.
         calls: For a task of several calls, the number of calls by result, in the words of
             `CallStatus`, and of calls that had not begun (``cut_off``).
@@ -86,12 +86,12 @@ class Explanation:
     """
 
     kind: str
-    sentence: str
+    message: str
     remedy: str
     error: str = ""
     traceback: str = ""
     usage: Usage | None = None
-    earlier: tuple[str, ...] = ()
+    previous_attempts: tuple[str, ...] = ()
     source: str = BATCH
     calls: Mapping[str, int] = field(default_factory=dict)
     children: tuple[FailedChild, ...] = ()
@@ -159,7 +159,7 @@ async def explain_without_outcome(
         found = _with_failed(found, nodes)
     if found.kind == FAILED:
         found = replace(found, log=await _last_lines(session, nodes.get(_MAIN, detail), detail))
-    return replace(found, earlier=_earlier_attempts(detail))
+    return replace(found, previous_attempts=_earlier_attempts(detail))
 
 
 def _succeeded(detail: JobDetail) -> Explanation:
@@ -182,11 +182,11 @@ def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanat
         return found
     failed.sort(key=lambda node: node.stopped_at or _LAST)
     reasons = [(node.job_id, node.failure_reason()) for node in failed[:_FEW]]
-    sentence = f"{found.sentence}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
+    sentence = f"{found.message}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
     children = tuple(
         FailedChild(job_id, why.kind.__name__, why.sentence) for job_id, why in reasons
     )
-    return replace(found, sentence=sentence, children=children)
+    return replace(found, message=sentence, children=children)
 
 
 async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[str, Usage]:
@@ -282,7 +282,7 @@ async def _of_task(
             found = await _of_ended(session, submission, index, meta, detail)
         else:
             found = of_waiting(detail)
-    return replace(found, earlier=await _earlier(session, submission, index, detail))
+    return replace(found, previous_attempts=await _earlier(session, submission, index, detail))
 
 
 # --- jobs with an outcome ---------------------------------------------------------------------
@@ -318,8 +318,8 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
         return Explanation(RETURNED, sentence, remedy)
     found = _of_call(bad[0], detail)
     if len(records) > 1:
-        more = f"{found.sentence} ({len(bad)} of its {len(records)} calls failed)"
-        found = replace(found, sentence=more)
+        more = f"{found.message} ({len(bad)} of its {len(records)} calls failed)"
+        found = replace(found, message=more)
     return found
 
 
@@ -349,10 +349,10 @@ def _of_electrons(call: dict[str, Any], detail: JobDetail) -> Explanation:
     bad = [each for each in nodes if each["status"] != CallStatus.RETURNED]
     first = next(each for each in bad if each["chain"] == call["chain"])
     found = _of_call(first, detail)
-    sentence = f"node {first['node']} failed: {found.sentence}"
+    sentence = f"node {first['node']} failed: {found.message}"
     if len(nodes) > 1:
         sentence += f" ({len(bad)} of the {len(nodes)} nodes of its task group have no result)"
-    return replace(found, sentence=sentence)
+    return replace(found, message=sentence)
 
 
 def _counts(meta: dict[str, Any]) -> dict[str, int]:
@@ -471,12 +471,12 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
         remedy = f"run `farcall list {detail.job_id} --state failed` to list them"
         if found.kind == CANCELLED:
             words = f"{failed} of {detail.array_size} tasks were cancelled"
-            found = replace(found, sentence=f"{found.sentence} ({words})")
+            found = replace(found, message=f"{found.message} ({words})")
         elif detail.map_failure:
             words = f"a call of its map raised an exception: {detail.map_failure}"
-            found = replace(found, sentence=in_a_line(words), remedy=remedy)
+            found = replace(found, message=in_a_line(words), remedy=remedy)
         elif failed:
-            found = replace(found, sentence=words, remedy=remedy)
+            found = replace(found, message=words, remedy=remedy)
         return replace(found, children=children)
     return replace(await _of_unfinished_array(session, detail, counts), children=children)
 
@@ -522,7 +522,7 @@ async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedC
     found = [known[job_id] for job_id in ids if job_id in known]
     why = await asyncio.gather(*(explain(session, child) for child in found))
     return tuple(
-        FailedChild(child.job_id, each.error, each.sentence)
+        FailedChild(child.job_id, each.error, each.message)
         for child, each in zip(found, why, strict=True)
     )
 

@@ -41,7 +41,7 @@ def counts(detail: JobDetail) -> dict[str, int]:
     found = {name: count for name, count in detail.status_summary.items() if count}
     failed = found.pop(JobStatus.FAILED.value, 0)
     is_cancelled = state(detail) == CANCELLED
-    cancelled = failed if is_cancelled else min(failed, detail.ended_with_map or 0)
+    cancelled = failed if is_cancelled else min(failed, detail.cancelled_with_map or 0)
     bad = {JobStatus.FAILED.value: failed - cancelled, CANCELLED: cancelled}
     return found | {name: count for name, count in bad.items() if count}
 
@@ -78,11 +78,11 @@ def job(entry: Entry) -> dict[str, Any]:
         "queue": detail.queue,
         "state": state(detail),
         "detail": detail_of(detail),
-        "ended": detail.ended_with_map,
+        "cancelled_with_map": detail.cancelled_with_map,
         "call": entry.why.call,
         "error": entry.why.error,
         "errors": list(entry.why.errors),
-        "trouble": entry.why.trouble,
+        "warning": entry.why.trouble,
         "reason": detail.reason,
         "remedy": detail.remedy,
         "exit_code": detail.exit_code,
@@ -90,7 +90,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "started_at": moment(detail.started_at),
         "stopped_at": moment(detail.stopped_at),
         "attempts": detail.attempts,
-        "earlier_s": _earlier_s(detail),
+        "previous_attempts_s": _previous_attempts_s(detail),
         "attempts_allowed": detail.attempts_allowed,
         "vcpu": detail.vcpu,
         "memory_mib": detail.memory_mib,
@@ -110,7 +110,7 @@ def job(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _earlier_s(detail: JobDetail) -> float:
+def _previous_attempts_s(detail: JobDetail) -> float:
     """Return the total duration in seconds of the attempts before the latest one."""
     spans = (
         (tried.stopped_at - tried.started_at).total_seconds()

@@ -25,15 +25,15 @@ class Again(NamedTuple):
 
     Attributes:
         job_id: ID of the retry.
-        of: ID of the retried job.
+        retry_of: ID of the retried job.
         tasks: Number of tasks.
-        sentence: Tasks and options of the retry.
+        message: Tasks and options of the retry.
     """
 
     job_id: str
-    of: str
+    retry_of: str
     tasks: int
-    sentence: str
+    message: str
 
 
 async def plan(session: Session, settings: Settings, job_id: str, *, failed: bool = False) -> Plan:
@@ -88,10 +88,10 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
 
     Returns:
         - ``job``, ``function``: ID and function of the job.
-        - ``tasks``: how many of ``total`` tasks would run again; ``ended`` of them did not fail,
-          but were cancelled. ``unfinished``: number of tasks that have not finished.
+        - ``tasks``: how many of ``total`` tasks would run again; ``cancelled`` of them did not
+          fail, but were cancelled. ``unfinished``: number of tasks that have not finished.
         - ``refused``: why no task can run again; empty if one can.
-        - ``sentence``: what would run, and with which options.
+        - ``message``: what would run, and with which options.
         - ``options``: options that can be changed: ``name``, ``value``, ``unit``, ``help``.
         - ``retries``: IDs of earlier retries.
 
@@ -102,8 +102,8 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     view: dict[str, Any] = {
         "job": job_id,
         "function": "",
-        **dict.fromkeys(("tasks", "total", "unfinished", "ended"), 0),
-        **dict.fromkeys(("refused", "sentence"), ""),
+        **dict.fromkeys(("tasks", "total", "unfinished", "cancelled"), 0),
+        **dict.fromkeys(("refused", "message"), ""),
         "options": [],
         "retries": [],
     }
@@ -114,7 +114,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
             "tasks": len(found.tasks),
             "total": found.total,
             "unfinished": found.unfinished,
-            "ended": found.ended,
+            "cancelled": found.ended,
             "retries": [each.job_id for each in found.retries],
         }
         found.refuse()
@@ -125,7 +125,7 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     texts = {each.name: each.text for each in describe()}
     return {
         **view,
-        "sentence": found.summary(found.settings),
+        "message": found.summary(found.settings),
         "options": [
             {
                 "name": name,

@@ -16,13 +16,13 @@ _IS_PLAIN = (
 )
 _IS_LACKING = (
     "The job's Python has no {1}: name its package in extra_packages, set packages to "
-    '"auto", which sends what your code imports, or build it into the image (PIP_PACKAGES, see '
-    "docs/image.md)"
+    '"auto", which sends what your code imports, or build an image that has it '
+    "(`farcall image build --packages {1}`)"
 )
 _LACKS_LIBRARY = (
     "The job's image has no {0}, a system library, which packages do not contain. Set image to "
-    "one that has it (docs/image.md), or use a package that does not need it: "
-    "opencv-python-headless, for example, does not need libGL"
+    "one that has it (`farcall image build --base IMAGE`), or use a package that does not need "
+    "it: opencv-python-headless, for example, does not need libGL"
 )
 _IS_TOO_OLD = (
     "The job's image has an older {0} than a package was built for: set image to one with a newer "
@@ -70,14 +70,14 @@ def hint(kind: str, message: str) -> str:
             return _missing_module(*meant.groups())
         if remedy is _IS_NOT_SENT:
             why = why_missing(meant[1])
-            return f"The job has no file {meant[1]}: {why}. See docs/sources.md" if why else ""
+            return f"The job has no file {meant[1]}: {why}" if why else ""
         return remedy.format(*meant.groups())
     return ""
 
 
 def _missing_module(module: str, package: str) -> str:
     if why := why_module_is_missing(module):
-        return f"The job has no module {module}: {why}. See docs/sources.md"
+        return f"The job has no module {module}: {why}"
     emulator = os.environ.get(ENV_EMULATOR_PYTHON, sys.executable)
     if Path(emulator).parent != Path(sys.executable).parent:
         return _IS_LACKING_HERE.format(package, emulator, sys.executable)

@@ -332,8 +332,8 @@ def failure_reason(record: dict[str, Any]) -> FailureReason:
         sentence = f"the job did not run: its disk is full: {first['message']}"
         return FailureReason(errors.DiskFullError, sentence, remedy)
     remedy = (
-        'set packages to "auto", which sends what your code imports, or install it in the image '
-        "(PIP_PACKAGES, see docs/image.md)"
+        'set packages to "auto", which sends what your code imports, or build an image that '
+        "has it (`farcall image build --packages NAME`)"
     )
     if not first["type"].endswith(_IMPORT_ERRORS):
         remedy = "see the traceback: their own code fails while they are read"

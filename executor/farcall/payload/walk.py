@@ -40,7 +40,7 @@ _MOST_SEEN = 20_000
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages"}
 _COMPILED = (".pyc", ".pyo")
 _ENVIRONMENT = "pyvenv.cfg"
-PASS_IT = "pass its content as an argument (docs/shared-data.md)"  # noqa: S105  # no password
+PASS_IT = "pass its content as an argument"  # noqa: S105  # no password
 
 
 class File(NamedTuple):

@@ -118,7 +118,7 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
         # Without this permission, the caller cannot submit. Other checks cover other permissions.
         remedy = (
             demanded(error)
-            or f"allow s3:{error.operation} under {settings.prefix}/, see docs/iam/client.json"
+            or f"allow s3:{error.operation} under {settings.prefix}/, see `farcall policy client`"
         )
         return [Finding("bucket access", FAILED, parted(str(error))[0], remedy)]
     found = f"an object under {settings.prefix}/ was written, read and deleted"

@@ -1,7 +1,7 @@
 """HTTP API and files of the web UI.
 
 GET ``/`` and ``/static/<file>`` contain no data and need no token; paths below ``/api`` need the
-token (see `farcall.ui.guard`). Errors are ``{"error": "a sentence"}``.
+token (see `farcall.ui.guard`). Errors are ``{"error": "the reason"}``.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ async def _run_again(request: Request) -> Response:
         if not isinstance(value, (str, int, float)) or len(str(value)) > _MOST_CHARACTERS:
             raise HTTPException(400, f"{name} must be a number or a short string")
     done = await _site(request).retry(job_id, options, failed=failed)
-    tasks, sentence = sum(each.tasks for each in done), done[0].sentence
-    return Json({"id": done[0].job_id, "tasks": tasks, "sentence": sentence})
+    tasks, message = sum(each.tasks for each in done), done[0].message
+    return Json({"id": done[0].job_id, "tasks": tasks, "message": message})
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -56,7 +56,7 @@ TRUST = {
     ],
 }
 
-# AWS's default for new buckets, and the setting in docs/iam.md for farcall's bucket.
+# AWS's default for new buckets, and the setting of the bucket that farcall deploys.
 _NOT_PUBLIC = (
     "<PublicAccessBlockConfiguration><BlockPublicAcls>true</BlockPublicAcls>"
     "<IgnorePublicAcls>true</IgnorePublicAcls><BlockPublicPolicy>true</BlockPublicPolicy>"

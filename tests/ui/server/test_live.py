@@ -56,18 +56,18 @@ async def test_array_task_and_run_are_cancelled(page, submit, client):
     async with listening(page, path) as events, listening(page) as jobs:
         screen, all_jobs = Screen(events), Screen(jobs)
         await screen.until(lambda: screen.states() == {"RUNNING": 3})
-        assert {f"{array}:1": "ending"} == await cancel(page, jobs=[f"{array}:1"])
+        assert {f"{array}:1": "cancelling"} == await cancel(page, jobs=[f"{array}:1"])
         await screen.until(lambda: screen.children[1]["s"] == "CANCELLED")
         assert {"RUNNING": 2, "CANCELLED": 1} == screen.states()
         assert screen.children[1]["b"] <= screen.children[1]["e"]
-        assert {f"{array}:1": "ended"} == await cancel(page, jobs=[f"{array}:1"])
+        assert {f"{array}:1": "finished"} == await cancel(page, jobs=[f"{array}:1"])
 
-        assert {array: "ending"} == await cancel(page, run=client, workflow="shell")
+        assert {array: "cancelling"} == await cancel(page, run=client, workflow="shell")
         await screen.until(lambda: screen.states() == {"CANCELLED": 3})
         await all_jobs.until(lambda: all_jobs.has(array, "CANCELLED"))
         await all_jobs.until(lambda: all_jobs.has(other, "RUNNING"))
         assert {} == await cancel(page, run="unknown", workflow="shell")
-        assert {other: "ending"} == await cancel(page, run=client)
+        assert {other: "cancelling"} == await cancel(page, run=client)
 
 
 async def test_foreign_jobs_are_hidden_and_kept(page, submit):
@@ -78,7 +78,7 @@ async def test_foreign_jobs_are_hidden_and_kept(page, submit):
         screen = Screen(events)
         await screen.until(lambda: screen.has(own, "RUNNING") and not screen.state["loading"])
     assert not {theirs, foreign} & set(screen.jobs)
-    assert {foreign: "foreign"} == await cancel(page, jobs=[foreign])
+    assert {foreign: "not_farcall"} == await cancel(page, jobs=[foreign])
     async with page.get(f"/api/jobs/{foreign}") as answer:
         assert 404 == answer.status
     async with page.get(f"/api/jobs/{own}/children/events") as answer:

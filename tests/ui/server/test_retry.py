@@ -58,7 +58,7 @@ async def test_failed_job_is_retried_with_options(page, failed):
 
     found = await until_async(said)
     assert (found["job"], found["function"], found["refused"]) == (job.id, "work", "")
-    assert (found["tasks"], found["total"], found["ended"]) == (1, 1, 0)
+    assert (found["tasks"], found["total"], found["cancelled"]) == (1, 1, 0)
     values = {each["name"]: each["value"] for each in found["options"]}
     assert (values["memory"], values["vcpu"], values["retry_attempts"]) == (1, 1, 1)
     assert found["retries"] == []
@@ -77,7 +77,7 @@ async def test_failed_job_is_retried_with_options(page, failed):
 
     assert status == 200, done
     assert not here.exists()  # nothing was unpickled
-    assert done["sentence"] == f"job {done['id']} runs again 1 of 1 task of work: memory 1 -> 2"
+    assert done["message"] == f"job {done['id']} runs again 1 of 1 task of work: memory 1 -> 2"
     assert await executor.attach(done["id"]).result() == 3
     shown = await get(page, f"/api/jobs/{done['id']}")
     assert (shown["job"]["retry_of"], shown["job"]["memory_mib"]) == (job.id, 2048)

@@ -43,7 +43,7 @@ def future(owner):
 def test_future_is_pending_until_accepted(future):
     assert not future.running()
     assert future.job_id is None
-    future.record_accepted("j1", dict)
+    future._record_accepted("j1", dict)
     assert future.running()
     assert future.job_id == "j1"
 
@@ -87,7 +87,7 @@ def test_cancelling_notifies_waiters_and_ends_job(future, owner, is_accepted):
     called = []
     future.add_done_callback(called.append)
     if is_accepted:
-        future.record_accepted("j1", dict)
+        future._record_accepted("j1", dict)
     assert future.cancel()
     assert future.cancel()
     assert future.cancelled()
@@ -100,16 +100,16 @@ def test_cancelling_notifies_waiters_and_ends_job(future, owner, is_accepted):
         future.result()
     with pytest.raises(concurrent.futures.InvalidStateError):
         future.set_result(1)
-    future.record_accepted("j1", dict)
+    future._record_accepted("j1", dict)
     assert future.cancelled()
 
 
 def test_cancel_pending_keeps_running_future(future, owner):
-    future.record_accepted("j1", dict)
-    assert not future.cancel_pending()
+    future._record_accepted("j1", dict)
+    assert not future._cancel_pending()
     assert future.running()
     other = BatchFuture(owner)
-    assert other.cancel_pending()
+    assert other._cancel_pending()
     assert owner.ended == [other]
 
 
@@ -138,7 +138,7 @@ def test_callback_may_wait_for_state_reader(future):
         other.join(PATIENCE_S / 5)
 
     future.add_done_callback(ask)
-    assert future.cancel_pending()
+    assert future._cancel_pending()
     assert seen == [True]
 
 

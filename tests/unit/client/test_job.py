@@ -97,7 +97,7 @@ async def test_kept_artifacts_stay_until_deleted(arrive, store):
     job = await arrive(42, keep_artifacts=True)
     assert await job.result() == 42
     assert await is_there(store)
-    await job.delete_outcome()
+    await job._delete_outcome()
     assert not await is_there(store)
 
 

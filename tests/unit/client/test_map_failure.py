@@ -10,8 +10,8 @@ from tests.support.notes import notes
 ONE = MapFailure(
     total=100,
     failed=3,
-    ended=95,
-    ended_tasks=95,
+    cancelled=95,
+    cancelled_tasks=95,
     unsubmitted=0,
     kept=2,
     errors=(("ValueError", 3),),
@@ -20,24 +20,24 @@ ONE = MapFailure(
 )
 
 
-def sentence(**changes):
-    return dataclasses.replace(ONE, **changes).sentence
+def message(**changes):
+    return dataclasses.replace(ONE, **changes).message
 
 
 def test_sentence_counts_failed_and_ended_calls():
-    assert ONE.sentence == "3 of 100 raised ValueError; 95 were ended because of it"
-    assert sentence(ended=1, ended_tasks=1).endswith("; 1 was ended because of it")
-    assert sentence(ended=0, ended_tasks=0) == "3 of 100 raised ValueError"
+    assert ONE.message == "3 of 100 raised ValueError; 95 were cancelled because of it"
+    assert message(cancelled=1, cancelled_tasks=1).endswith("; 1 was cancelled because of it")
+    assert message(cancelled=0, cancelled_tasks=0) == "3 of 100 raised ValueError"
 
 
 def test_chunked_calls_are_counted_with_tasks():
-    found = sentence(total=12_000, ended=9500, ended_tasks=95)
-    expected = "3 of 12,000 raised ValueError; 9500 calls in 95 tasks were ended because of it"
+    found = message(total=12_000, cancelled=9500, cancelled_tasks=95)
+    expected = "3 of 12,000 raised ValueError; 9500 calls in 95 tasks were cancelled because of it"
     assert found == expected
 
 
 def test_unsubmitted_calls_are_counted():
-    assert sentence(total=20_000, unsubmitted=10_000).endswith("; 10,000 were not submitted")
+    assert message(total=20_000, unsubmitted=10_000).endswith("; 10,000 were not submitted")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_unsubmitted_calls_are_counted():
     ],
 )
 def test_errors_are_counted_by_class(errors, expected_text):
-    assert expected_text in sentence(errors=names_of(errors))
+    assert expected_text in message(errors=names_of(errors))
 
 
 class StubbornError(ValueError):
@@ -68,7 +68,7 @@ def test_note_is_added_to_error(kind):
     assert getattr(error, "map_failure", ONE) is ONE
     (note,) = notes(error)
     assert note == (
-        "map: 3 of 100 raised ValueError; 95 were ended because of it. "
+        "map: 3 of 100 raised ValueError; 95 were cancelled because of it. "
         "Get the computed results with `recover it`."
     )
 
@@ -76,14 +76,14 @@ def test_note_is_added_to_error(kind):
 def test_no_kept_results_omit_recovery_hint():
     error = ValueError("why")
     dataclasses.replace(ONE, kept=0).annotate(error, "recover it")
-    assert notes(error) == [f"map: {ONE.sentence}."]
+    assert notes(error) == [f"map: {ONE.message}."]
 
 
 def test_unfinished_calls_are_reported():
     error = ValueError("why")
-    dataclasses.replace(ONE, ended=0, unfinished=95, kept=0).annotate(error, "")
+    dataclasses.replace(ONE, cancelled=0, unfinished=95, kept=0).annotate(error, "")
     (note,) = notes(error)
     assert note == (
-        "map: 3 of 100 raised ValueError; 95 have not ended. They continue until the iterator is "
-        "closed."
+        "map: 3 of 100 raised ValueError; 95 have not finished. They continue until the iterator "
+        "is closed."
     )

@@ -113,7 +113,7 @@ def test_error_reports_progress_and_recovery(make_pool, cloud):
         with pytest.raises(FalsyError) as caught:
             list(values)
     failure = caught.value.map_failure
-    assert failure.sentence == "1 of 6 raised FalsyError"
+    assert failure.message == "1 of 6 raised FalsyError"
     assert (failure.kept, failure.unfinished) == (5, 0)
     assert failure.job_ids == (cloud.jobs[0].job_id,)
 
@@ -130,9 +130,11 @@ def test_unfinished_calls_are_cancelled_on_close(make_pool, cloud, gate):
         values = pool.map(lambda f: f(), functions)
         with pytest.raises(concurrent.futures.TimeoutError) as caught:
             next(values)
-        assert caught.value.map_failure.sentence == "1 of 3 raised TimeoutError; 2 have not ended"
+        assert (
+            caught.value.map_failure.message == "1 of 3 raised TimeoutError; 2 have not finished"
+        )
         values.close()
-    summary = "1 of 3 raised TimeoutError; 2 were ended because of it"
+    summary = "1 of 3 raised TimeoutError; 2 were cancelled because of it"
     until(lambda: summary in cloud.jobs[0].status_reason)
 
 

@@ -358,7 +358,7 @@ async def test_first_error_cancels_unfinished_calls(opened, task):
     opened.end("job-0", 1)
     with pytest.raises(ValueError, match="-1 is negative"):
         await waiting
-    summary = "1 of 3 raised ValueError; 2 were ended because of it"
+    summary = "1 of 3 raised ValueError; 2 were cancelled because of it"
     assert opened.ended == [(["job-0"], 2, f"map failed: {summary}")]
     assert opened.watched == {}
     assert opened.discarded == []
@@ -379,7 +379,7 @@ async def test_map_that_cannot_start_is_stopped(opened, task):
         opened.end("job-0", index)
     with pytest.raises(FarcallError, match="cannot read") as caught:
         await waiting
-    assert caught.value.map_failure.ended == 95
+    assert caught.value.map_failure.cancelled == 95
     assert [["job-0"]] == [job_ids for job_ids, *_ in opened.ended]
 
 
@@ -396,10 +396,10 @@ async def test_error_reports_progress_and_recovery(opened, task):
     for index in (0, 1):
         opened.end("job-0", index)
     error, failure = await failure_of(waiting)
-    assert (failure.total, failure.failed, failure.ended, failure.kept) == (4, 1, 2, 1)
+    assert (failure.total, failure.failed, failure.cancelled, failure.kept) == (4, 1, 2, 1)
     assert (failure.errors, failure.job_ids) == ((("ValueError", 1),), ("job-0",))
     assert (failure.run, failure.unsubmitted) == ("mary-1", 0)
-    assert failure.sentence in str(notes(error))
+    assert failure.message in str(notes(error))
     assert "await executor.recover('mary-1')" in str(notes(error))
     assert opened.discarded == []
 
@@ -419,7 +419,7 @@ async def test_yielded_results_are_not_kept(opened, task):
     opened.end("job-0", 0)
     _, failure = await failure_of(waiting)
     assert found == [(0, 2)]
-    assert (failure.failed, failure.ended, failure.kept) == (1, 1, 0)
+    assert (failure.failed, failure.cancelled, failure.kept) == (1, 1, 0)
 
 
 async def test_cancelled_wait_cancels_jobs(opened, task):

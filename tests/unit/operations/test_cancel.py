@@ -33,8 +33,8 @@ async def test_each_job_is_reported_once(session, going, gone, found):
     reports = await cancel(session, asked, "enough")
     assert [(each.job_id, each.outcome) for each in reports] == [
         (UNKNOWN_ID, "unknown"),
-        (gone, "ended"),
-        (going, "ending"),
+        (gone, "finished"),
+        (going, "cancelling"),
         (f"{going}#0", "node"),
     ]
     _, ended, ending, node = (each.text for each in reports)
@@ -49,11 +49,11 @@ async def test_each_job_is_reported_once(session, going, gone, found):
 async def test_job_of_other_user_is_kept(session, going, found):
     job_id = going.detail.job_id
     (report,) = await cancel(session, [job_id], "enough", user="alice")
-    assert report.outcome == "other user"
+    assert report.outcome == "other_user"
     assert f"is a job of {going.user} and is not cancelled. Use --user {going.user}" in report.text
     assert not (await found(job_id, *JobStatus)).detail.status.is_final
     (report,) = await cancel(session, [job_id], "enough", user=going.user)
-    assert report.outcome == "ending"
+    assert report.outcome == "cancelling"
 
 
 async def test_fully_named_array_is_terminated_once(executor, session, found, monkeypatch):
@@ -69,10 +69,10 @@ async def test_fully_named_array_is_terminated_once(executor, session, found, mo
 
     monkeypatch.setattr(session.backend, "terminate", noting)
     reports = await cancel(session, ids[:2], "enough")
-    assert [each.outcome for each in reports] == ["ending"] * 2
+    assert [each.outcome for each in reports] == ["cancelling"] * 2
     await asyncio.gather(*map(found, ids[:2]))
     reports = await cancel(session, ids, "enough")
-    assert [each.outcome for each in reports] == ["ended", "ended", "ending"]
+    assert [each.outcome for each in reports] == ["finished", "finished", "cancelling"]
     assert asked == [sorted(ids[:2]), [parent]]
     assert (await found(parent)).detail.status_summary["FAILED"] == 3
 
@@ -111,7 +111,7 @@ async def test_failed_covalent_notification_is_reported(session, going):
     job_id = going.detail.job_id
     covalent = Covalent({job_id: "it does not answer"})
     (report,) = await cancel(session, [job_id], "enough", covalent)
-    assert report.outcome == "ending"
+    assert report.outcome == "cancelling"
     assert report.text.endswith("cancelled; Covalent was not notified: it does not answer")
     assert covalent.notified == [([job_id], [])]
 
@@ -122,8 +122,8 @@ async def test_whole_dispatches_are_cancelled(session, going, gone):
     covalent = Covalent(runs=["d-1", "d-2"])
     reports = await cancel_all(session, entries, "enough", covalent)
     assert [(each.job_id, each.outcome) for each in reports] == [
-        (going.detail.job_id, "ending"),
-        ("d-2", "ending"),
+        (going.detail.job_id, "cancelling"),
+        ("d-2", "cancelling"),
     ]
     assert covalent.notified == [([going.detail.job_id], ["d-1"]), ["d-2"]]
 

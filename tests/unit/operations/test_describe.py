@@ -76,12 +76,12 @@ async def test_map_with_error_has_failed(failed_map, session):
     failure, entry = failed_map
     shown = await describe.of(session, entry)
     assert shown["job"]["state"] == "FAILED"
-    assert shown["job"]["detail"] == failure.sentence
-    assert failure.sentence.startswith("1 of 5 raised KeyError; ")
-    assert shown["job"]["ended"] == failure.ended > 0
+    assert shown["job"]["detail"] == failure.message
+    assert failure.message.startswith("1 of 5 raised KeyError; ")
+    assert shown["job"]["cancelled_with_map"] == failure.cancelled > 0
     why = shown["explanation"]
     assert (why["kind"], why["error"]) == ("failed", "JobError")
-    assert why["sentence"] == f"a call of its map raised an exception: {failure.sentence}"
+    assert why["message"] == f"a call of its map raised an exception: {failure.message}"
     # The failed task comes before those that were cancelled because of it.
     assert why["children"][0]["error"] == "KeyError"
     ids = [f"{entry.detail.job_id}:{index}" for index in range(5)]
@@ -89,7 +89,7 @@ async def test_map_with_error_has_failed(failed_map, session):
     states = [json_view.state(known[job_id].detail) for job_id in ids]
     assert states[1] == "FAILED"
     # One of them may have returned before it was terminated.
-    assert 0 < states.count("CANCELLED") <= failure.ended
+    assert 0 < states.count("CANCELLED") <= failure.cancelled
 
 
 # --- electrons --------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ async def test_failed_electron_has_node_and_traceback(group, session):
     why = shown["explanation"]
     assert (shown["electron"], why["error"], why["kind"]) == (4, "ZeroDivisionError", "failed")
     expected = "node 4 failed: the function raised ZeroDivisionError: division by zero"
-    assert why["sentence"] == expected
+    assert why["message"] == expected
     assert why["traceback"].startswith("Traceback (most recent call last):\n")
     assert "in divide_by_nothing" in why["traceback"]
 
@@ -148,7 +148,7 @@ async def test_failed_node_of_group_is_named(group, session):
     entry = await group(make_nothing, divide_by_nothing, make_nothing)
     shown = await describe.of(session, entry)
     assert shown["electron"] == 6
-    assert shown["explanation"]["sentence"] == (
+    assert shown["explanation"]["message"] == (
         "node 5 failed: the function raised ZeroDivisionError: division by zero "
         "(1 of the 3 nodes of its task group have no result)"
     )

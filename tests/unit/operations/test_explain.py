@@ -33,7 +33,7 @@ async def test_returned_function_is_explained(executor, why):
 async def test_raised_exception_is_explained(executor, why):
     found = await why(await executor.submit(int, "seven"))
     assert (found.kind, found.error, found.source) == ("failed", "ValueError", "outcome")
-    assert found.sentence.startswith("the function raised ValueError: invalid literal for int()")
+    assert found.message.startswith("the function raised ValueError: invalid literal for int()")
     assert "ValueError" in found.traceback
 
 
@@ -43,7 +43,7 @@ async def test_running_and_waiting_jobs_are_explained(executor, why, session):
     found = [await why(job, JobStatus.RUNNING) for job in first]
     assert {each.kind for each in found} == {"running"}
     found = await why(last, JobStatus.RUNNABLE)
-    assert (found.kind, found.sentence) == ("waiting", "the job is waiting for capacity")
+    assert (found.kind, found.message) == ("waiting", "the job is waiting for capacity")
     assert await session.backend.terminate([job.id for job in jobs], "enough") == {}
     found = await why(last)
     assert (found.kind, found.error) == ("cancelled", "JobCancelledError")
@@ -61,7 +61,7 @@ async def test_earlier_attempts_are_listed(executor, why, cloud):
     job = await executor.with_options(retry_attempts=2).submit(pow, 2, 3)
     found = await why(job)
     assert found.kind == "returned"
-    (earlier,) = found.earlier
+    (earlier,) = found.previous_attempts
     assert "Host EC2" in earlier
 
 
@@ -70,7 +70,7 @@ async def test_array_names_first_failed_tasks(executor, why):
     jobs = await asyncio.gather(*(executor.submit(int, text) for text in given))
     (parent,) = {job.id.partition(":")[0] for job in jobs}
     found = await why(parent)
-    assert (found.kind, found.sentence) == ("failed", "2 of 4 tasks failed")
+    assert (found.kind, found.message) == ("failed", "2 of 4 tasks failed")
     failed = {job.id for job, text in zip(jobs, given, strict=True) if not text.isdigit()}
     assert {child.job_id for child in found.children} == failed
     assert {child.error for child in found.children} == {"ValueError"}
@@ -80,7 +80,7 @@ async def test_successful_array_is_explained(executor, why):
     jobs = await asyncio.gather(*(executor.submit(pow, n, 2) for n in range(3)))
     (parent,) = {job.id.partition(":")[0] for job in jobs}
     found = await why(parent)
-    assert (found.kind, found.sentence) == ("returned", "all 3 tasks succeeded")
+    assert (found.kind, found.message) == ("returned", "all 3 tasks succeeded")
 
 
 async def test_foreign_job_is_unknown(session):
@@ -95,7 +95,7 @@ async def test_delivered_result_needs_no_advice(executor, why, session):
     await session.stores.of(executor.settings.s3_bucket_name).flush()
     found = await why(job)
     assert (found.kind, found.remedy) == ("returned", "")
-    assert found.sentence == "the function returned, and its result was delivered"
+    assert found.message == "the function returned, and its result was delivered"
 
 
 async def test_delivered_task_has_logged_usage(executor, why, session):

@@ -45,11 +45,11 @@ def test_job_has_documented_json_fields():
         "queue": "",
         "state": "RUNNING",
         "detail": "",
-        "ended": 0,
+        "cancelled_with_map": 0,
         "call": None,
         "error": None,
         "errors": [],
-        "trouble": None,
+        "warning": None,
         "reason": "",
         "remedy": "",
         "exit_code": None,
@@ -57,7 +57,7 @@ def test_job_has_documented_json_fields():
         "started_at": None,
         "stopped_at": None,
         "attempts": 0,
-        "earlier_s": 0,
+        "previous_attempts_s": 0,
         "attempts_allowed": 1,
         "vcpu": 2,
         "memory_mib": 0,
@@ -100,9 +100,9 @@ def test_duration_of_earlier_attempts_is_shown():
 
     tried = (attempt(0, 2.5), Attempt("Host lost"), attempt(10, 11), attempt(20, 99))
     over = entry(status=JobStatus.FAILED, started_at=NOON + timedelta(seconds=20), tried=tried)
-    assert json_view.job(over)["earlier_s"] == 3.5
+    assert json_view.job(over)["previous_attempts_s"] == 3.5
     again = entry(started_at=NOON + timedelta(seconds=120), tried=tried)
-    assert json_view.job(again)["earlier_s"] == 82.5
+    assert json_view.job(again)["previous_attempts_s"] == 82.5
 
 
 def test_attempt_has_both_reasons():
@@ -201,25 +201,27 @@ def map_of(reason, failed=98):
 
 
 def test_failed_map_counts_raised_and_cancelled():
-    found = map_of("farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it")
-    assert found["detail"] == "3 of 100 raised ValueError; 95 were ended because of it"
-    assert (found["state"], found["ended"]) == ("FAILED", 95)
+    found = map_of(
+        "farcall: map failed: 3 of 100 raised ValueError; 95 were cancelled because of it"
+    )
+    assert found["detail"] == "3 of 100 raised ValueError; 95 were cancelled because of it"
+    assert (found["state"], found["cancelled_with_map"]) == ("FAILED", 95)
     assert found["counts"] == {"SUCCEEDED": 2, "FAILED": 3, "CANCELLED": 95}
     found = map_of(
-        "farcall: map failed: 3 of 900 raised KeyError; 850 calls in 93 tasks were ended because"
-        " of it"
+        "farcall: map failed: 3 of 900 raised KeyError; 850 calls in 93 tasks were cancelled "
+        "because of it"
     )
-    assert found["ended"] == 93
+    assert found["cancelled_with_map"] == 93
 
 
 @pytest.mark.parametrize(
-    ("reason", "ended"),
+    ("reason", "cancelled"),
     [
-        ("farcall: map failed: ; 999999999 were ended", 98),  # never more than there are tasks
-        ("farcall: map failed: ; 9999999999999999999 were ended", 0),
+        ("farcall: map failed: ; 999999999 were cancelled", 98),  # never more than there are tasks
+        ("farcall: map failed: ; 9999999999999999999 were cancelled", 0),
         ("farcall: map failed: 1 of 2 raised E", 0),
-        ("map failed: 3 of 100 raised ValueError; 95 were ended because of it", 0),
+        ("map failed: 3 of 100 raised ValueError; 95 were cancelled because of it", 0),
     ],
 )
-def test_implausible_counts_are_limited(reason, ended):
-    assert map_of(reason)["ended"] == ended
+def test_implausible_counts_are_limited(reason, cancelled):
+    assert map_of(reason)["cancelled_with_map"] == cancelled

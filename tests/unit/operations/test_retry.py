@@ -34,7 +34,7 @@ async def test_preview_is_complete_json(executor, session, failed):
         "total": 1,
         "refused": "",
     }
-    assert preview["sentence"] == "1 of 1 task of pow, with vcpu 1 and memory 1 as before"
+    assert preview["message"] == "1 of 1 task of pow, with vcpu 1 and memory 1 as before"
 
 
 async def test_refused_retry_is_explained(executor, session, found):
@@ -42,7 +42,7 @@ async def test_refused_retry_is_explained(executor, session, found):
     assert await job.result() == 8
     await found(job.id)
     preview = await retry.preview(session, executor.settings, job.id)
-    assert (preview["tasks"], preview["options"], preview["sentence"]) == (0, [], "")
+    assert (preview["tasks"], preview["options"], preview["message"]) == (0, [], "")
     assert "gone" in preview["refused"] or "no task of job" in preview["refused"]
     with pytest.raises(NothingToRetryError):
         await retry.plan(session, executor.settings, job.id)
@@ -54,8 +54,8 @@ async def test_original_and_retry_are_linked(executor, session, failed, found):
     job_id = failed.detail.job_id
     plan = await retry.plan(session, executor.settings, job_id)
     (again,) = await retry.run(session, plan, {"vcpu": 2})
-    assert (again.of, again.tasks) == (job_id, 1)
-    assert again.sentence == f"job {again.job_id} runs again 1 of 1 task of pow: vcpu 1 -> 2"
+    assert (again.retry_of, again.tasks) == (job_id, 1)
+    assert again.message == f"job {again.job_id} runs again 1 of 1 task of pow: vcpu 1 -> 2"
     entry = await found(again.job_id)
     assert (await describe.of(session, entry))["job"]["retry_of"] == job_id
     assert (await describe.of(session, failed))["retries"] == [again.job_id]

@@ -69,7 +69,7 @@ def test_unrelated_error_gets_no_hint(kind, message):
 def test_missing_module_hint_names_extra_packages(message, name):
     text = hint("ModuleNotFoundError", message)
     assert f"has no {name}: name its package in extra_packages" in text
-    assert "PIP_PACKAGES" in text
+    assert "farcall image build --packages" in text
     assert not hint("ModuleNotFoundError", "of the user's own")
 
 

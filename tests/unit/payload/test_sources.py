@@ -493,7 +493,7 @@ def test_excluded_module_is_named_when_missing(project):
     assert hint("ModuleNotFoundError", "No module named 'secret'") == (
         f"The job has no module secret: {project / 'secret.py'} was not sent: "
         'excluded by "secret.py" in exclude_sources. '
-        "Remove the pattern from exclude_sources. See docs/sources.md"
+        "Remove the pattern from exclude_sources"
     )
 
 

@@ -168,7 +168,7 @@ async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:
             FAILED,
             f"{arn} does not trust {_ECS}, so no job starts",
             f"run `aws iam update-assume-role-policy --role-name {short} --policy-document "
-            "file://trust.json` with docs/iam/trust.json",
+            "file://trust.json` with the output of `farcall policy trust`",
         )
     ]
 

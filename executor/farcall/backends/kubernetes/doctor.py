@@ -176,7 +176,10 @@ async def rights(kube: Kube, settings: Settings) -> list[Finding]:
 def _lacking(lacking: list[tuple[Right, str]], where: str) -> Iterator[Finding]:
     for right in dict.fromkeys(right for right, _ in lacking):
         verbs = ", ".join(verb for one, verb in lacking if one is right)
-        remedy = f"add them to a Role in {where} for the submitting user, see docs/kubernetes.md"
+        remedy = (
+            f"add them to a Role in {where} for the submitting user, see "
+            "`farcall policy kubernetes client`"
+        )
         if right.lost:
             text = f"permission to {verbs} {right.name} is missing: {right.lost}"
             yield Finding("rights", WARNING, text, remedy)

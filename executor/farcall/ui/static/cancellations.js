@@ -10,15 +10,15 @@ import { store } from "./store.js";
 const MOST_SHOWN = 300;
 
 const OUTCOMES = {
-  ending: ["starting", "cancelling"],
-  ended: ["succeeded", "already finished"],
+  cancelling: ["starting", "cancelling"],
+  finished: ["succeeded", "already finished"],
   unknown: ["blocked", "unknown"],
-  foreign: ["blocked", "not a farcall job"],
+  not_farcall: ["blocked", "not a farcall job"],
   node: ["blocked", "not cancelled: one node"],
   refused: ["failed", "refused"],
 };
 // What needs attention comes first.
-const ORDER = ["refused", "unknown", "foreign", "node", "ending", "ended"];
+const ORDER = ["refused", "unknown", "not_farcall", "node", "cancelling", "finished"];
 
 const title = h("p.big", { role: "status", data: { testid: "cancellations-summary" } });
 const trouble = h("p.trouble", { role: "alert", hidden: true });
@@ -42,7 +42,7 @@ export function showCancellations(told, error) {
     const sign = h("span.state");
     const row = h("li", { data: { testid: "cancel-result", id: result.id, outcome: result.outcome } }, sign,
       h("a", { href: jobHash(result.id) }, name(nameOf(result.id) || result.id)), h("span.quiet.mono", { text: shortId(result.id) }),
-      result.outcome === "ending" ? null : h("span.quiet", { text: result.text }));
+      result.outcome === "cancelling" ? null : h("span.quiet", { text: result.text }));
     return { sign, row };
   });
   const more = results.length - rows.length;
@@ -55,7 +55,7 @@ export function showCancellations(told, error) {
 
 /** Removes finished tasks, when the user continues with something else. */
 export function forgetCancellations() {
-  if (results.every(({ id, outcome }) => outcome === "ended" || (outcome === "ending" && isOver(groupNow(id))))) hide();
+  if (results.every(({ id, outcome }) => outcome === "finished" || (outcome === "cancelling" && isOver(groupNow(id))))) hide();
 }
 
 function hide() {
@@ -81,7 +81,7 @@ function draw() {
 }
 
 function now({ id, outcome }) {
-  const group = outcome === "ending" ? groupNow(id) : null;
+  const group = outcome === "cancelling" ? groupNow(id) : null;
   return group && isOver(group) ? [group, wordOf(group).toLowerCase()] : (OUTCOMES[outcome] ?? ["blocked", outcome]);
 }
 

@@ -225,7 +225,7 @@ export class Detail {
   // A section is replaced only if it changed, so that a text selection in it stays.
   _part(key, make, given) {
     let part = this.parts.get(key);
-    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.trouble] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron, given.retries]);
+    const state = JSON.stringify(key === "why" ? [given.explanation, given.position, given.record.reason, given.record.remedy, given.record.warning] : key === "attempts" ? given.attempts : key === "usage" ? [given.usage, given.record] : [given.record, given.links, given.electron, given.retries]);
     if (!part) {
       part = { element: h(`section.part.part-${key}`), state: null };
       this.parts.set(key, part);

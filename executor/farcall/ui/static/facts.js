@@ -13,8 +13,8 @@ export function whySection({ explanation, record, position }) {
   const calls = Object.entries(said.calls ?? {}).map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`);
   const remedy = said.remedy || record.remedy;
   return [
-    said.sentence || record.reason ? h("p.sentence", { data: { testid: "sentence" } }, said.error ? h("b.error-name", { text: said.error }) : null, name(sentence(said.sentence || record.reason))) : null,
-    record.trouble ? h("p.trouble", { role: "alert" }, name(sentence(record.trouble))) : null,
+    said.message || record.reason ? h("p.sentence", { data: { testid: "sentence" } }, said.error ? h("b.error-name", { text: said.error }) : null, name(sentence(said.message || record.reason))) : null,
+    record.warning ? h("p.trouble", { role: "alert" }, name(sentence(record.warning))) : null,
     place ? h("p.quiet", { text: place }) : null,
     remedy ? advice(remedy, isWell(said.kind) || (said.kind === "waiting" && !record.remedy)) : null,
     calls.length > 1 ? h("p.quiet", { text: `Calls: ${calls.join(", ")}.` }) : null,
@@ -37,7 +37,7 @@ function advice(remedy, isCalm) {
 
 function failedChildren(children) {
   return h("section", {}, h("h3", {}, "First failures"), h("ul.failed-children", {}, ...children.map((child) =>
-    h("li", {}, icon("failed"), h("div", {}, h("a", { href: jobHash(child.job_id) }, `[${partsOfId(child.job_id)[1]}] ${child.error}`), h("div.quiet", {}, name(sentence(child.sentence))))))));
+    h("li", {}, icon("failed"), h("div", {}, h("a", { href: jobHash(child.job_id) }, `[${partsOfId(child.job_id)[1]}] ${child.error}`), h("div.quiet", {}, name(sentence(child.message))))))));
 }
 
 function sentence(text) {
@@ -104,7 +104,7 @@ export function attemptsSection({ attempts, record, explanation }) {
   const heads = ["#", "Started", "Duration", "Exit code", "Reason"];
   const rows = attempts.map((one, n) => {
     const [from, to] = [ms(one.started_at), ms(one.stopped_at)];
-    const why = one.reason || explanation?.earlier?.[n] || "";
+    const why = one.reason || explanation?.previous_attempts?.[n] || "";
     return h("tr", {}, h("td", { text: one.attempt }), h("td", { text: from ? clock(from) : "never" }), h("td", { text: from && to ? span(to - from) : "" }),
       h("td", { text: one.exit_code ?? "" }), h("td", {}, name(why)));
   });

@@ -21,7 +21,7 @@ function held(job) {
   return sum;
 }
 
-const before = (job) => 1000 * (job.earlier_s ?? 0);
+const before = (job) => 1000 * (job.previous_attempts_s ?? 0);
 
 /**
  * Returns the hours of jobs up to now, in all: {vcpu, gb, left}; `left` is how many arrays are not

@@ -73,20 +73,20 @@ function retryForm(id, said, failed, done) {
     const input = h("input", { type: "text", id: `retry-${option.name}`, value: before, autocomplete: "off", spellcheck: "false", placeholder: option.value === null ? "none" : null, title: option.help });
     return { option, before, input };
   });
-  const ended = h("input", { type: "checkbox", id: "retry-failed" });
-  ended.checked = failed && said.ended > 0;
+  const leavesOut = h("input", { type: "checkbox", id: "retry-failed" });
+  leavesOut.checked = failed && said.cancelled > 0;
   const trouble = h("p.trouble", { role: "alert", hidden: true });
-  const words = () => `Retry ${many(said.tasks - (ended.checked ? said.ended : 0), "task")}`;
+  const words = () => `Retry ${many(said.tasks - (leavesOut.checked ? said.cancelled : 0), "task")}`;
   const send = h("button.strong", { type: "submit", data: { testid: "retry-send" } }, words());
-  ended.addEventListener("change", () => setText(send, words()));
+  leavesOut.addEventListener("change", () => setText(send, words()));
   return (cancel) => {
     const form = h("form", { method: "dialog" },
-      h("p.big", { data: { testid: "retry-sentence" } }, name(said.sentence)),
+      h("p.big", { data: { testid: "retry-sentence" } }, name(said.message)),
       said.unfinished ? h("p.quiet", {}, `${many(said.unfinished, "unfinished task")} will not run again.`) : null,
       said.retries.length ? h("p.quiet", {}, `The tasks of ${many(said.retries.length, "earlier retry", "earlier retries")} are not included.`) : null,
       h("div.fields", {}, ...fields.flatMap(({ option, input }) => [
         h("label", { for: input.id, text: option.name.replaceAll("_", " ") }), h("span.field", {}, input, h("span.quiet", { text: option.unit }))])),
-      said.ended ? h("label.check", {}, ended, ` Leave out ${many(said.ended, "cancelled task")}`) : null,
+      said.cancelled ? h("label.check", {}, leavesOut, ` Leave out ${many(said.cancelled, "cancelled task")}`) : null,
       trouble, h("div.buttons", {}, h("button", { type: "button", on: { click: cancel } }, "Cancel"), send));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -96,7 +96,7 @@ function retryForm(id, said, failed, done) {
       setText(send, "Submitting…");
       trouble.hidden = true;
       try {
-        const { id: newer } = await post(path("jobs", id, "retry"), { options, failed: ended.checked });
+        const { id: newer } = await post(path("jobs", id, "retry"), { options, failed: leavesOut.checked });
         done(newer);
       } catch (error) {
         setText(trouble, error.message);

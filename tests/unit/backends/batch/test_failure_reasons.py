@@ -124,7 +124,7 @@ RECORDED = [
     Recorded(
         errors.JobCancelledError,
         "another call of its map raised an exception",
-        "farcall: map failed: 3 of 100 raised ValueError; 95 were ended because of it",
+        "farcall: map failed: 3 of 100 raised ValueError; 95 were cancelled because of it",
         exit_code=143,
         flag="isTerminated",
     ),
@@ -403,8 +403,8 @@ def test_failed_map_is_not_cancelled():
     array = plain(row) | {"arrayProperties": {"size": 100, "statusSummary": {"FAILED": 98}}}
     detail = from_describe(array)
     assert failure_reason(detail).kind is errors.JobError
-    assert detail.map_failure == "3 of 100 raised ValueError; 95 were ended because of it"
-    assert detail.ended_with_map == 95
+    assert detail.map_failure == "3 of 100 raised ValueError; 95 were cancelled because of it"
+    assert detail.cancelled_with_map == 95
     cancelled = {**array, "statusReason": "farcall: cancelled by its owner"}
     assert failure_reason(from_describe(cancelled)).kind is errors.JobCancelledError
 

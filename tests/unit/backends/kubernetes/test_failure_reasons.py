@@ -114,7 +114,7 @@ RECORDED = [
     Recorded(
         errors.JobCancelledError,
         "another call of its map raised",
-        ended("map failed: 3 of 100 raised ValueError; 95 were ended because of it"),
+        ended("map failed: 3 of 100 raised ValueError; 95 were cancelled because of it"),
     ),
     Recorded(
         errors.JobCancelledError,
