@@ -17,7 +17,8 @@ from farcall.engine.retry_notes import retries_of
 from farcall.model.errors import HostLostError, NothingToRetryError, OutOfMemoryError
 from farcall.model.jobs import JobDetail
 from farcall.model.submission import Submission
-from farcall.payload.results import add_note
+from farcall.payload.results import add_note, of_process
+from farcall_runtime.contract import OutcomeStatus
 
 if TYPE_CHECKING:
     from farcall.engine.session import Session
@@ -70,7 +71,12 @@ class SecondChances:
         job_id = submission.id_of(index)
         try:
             new, number = await self._session.retries.run(
-                group.settings, job_id, options, has_ended=True, wait_s=_TOGETHER_S
+                group.settings,
+                job_id,
+                options,
+                has_ended=True,
+                wait_s=_TOGETHER_S,
+                with_electrons=True,
             )
         except NothingToRetryError:
             place = await self._existing(group, index)
@@ -116,7 +122,13 @@ def add_attempts(delivered: Delivered, attempts: Sequence[str]) -> None:
 
 
 def _has(kind: type[BaseException], delivered: Delivered) -> bool:
-    return any(isinstance(result.error, kind) for result in delivered.results)
+    if any(isinstance(result.error, kind) for result in delivered.results):
+        return True
+    # The result of electrons holds texts in place of errors.
+    meta = delivered.meta
+    if meta is None or meta["status"] == OutcomeStatus.DONE:
+        return False
+    return issubclass(of_process(meta).kind, kind)
 
 
 def _next_options(ladders: Ladders, delivered: Delivered, detail: JobDetail) -> dict[str, Any]:
