@@ -174,10 +174,16 @@ if not TYPE_CHECKING:
     for _name in set(__all__) - set(_HOMES):
         globals()[_name].__module__ = __name__  # where users find it, and what tracebacks say
 
+    _HINTS = dict.fromkeys(
+        ("run", "submit", "map", "Executor"),
+        "; use BatchPoolExecutor, or BatchExecutor in code with async",
+    )
+
     def __getattr__(name: str) -> Any:
         """Import the module of a public name."""
         if name not in _HOMES:
-            raise AttributeError(f"module 'farcall' has no attribute {name!r}")
+            hint = _HINTS.get(name, "")
+            raise AttributeError(f"module 'farcall' has no attribute {name!r}{hint}")
         found = getattr(importlib.import_module(f"farcall.{_HOMES[name]}"), name)
         found.__module__ = __name__
         globals()[name] = found

@@ -19,7 +19,12 @@ def covalent() -> None:
 
 @covalent.command("resume")
 @click.argument("dispatch_ids", nargs=-1, metavar="[DISPATCH...]")
-@click.option("--server", help="URL of Covalent's server; by default the configured one.")
+@click.option(
+    "--covalent",
+    "server",
+    metavar="URL",
+    help="URL of Covalent's server; by default the configured one.",
+)
 def resume_dispatches(dispatch_ids: tuple[str, ...], server: str | None) -> None:
     """Resume dispatches after a restart of Covalent's server.
 

@@ -114,7 +114,7 @@ def list_jobs(
     Examples:
       farcall list --state failed --since 2d
       farcall list --watch
-      farcall list fit --children        # the array tasks of the newest job `fit`
+      farcall list fit                   # the array tasks of the newest job `fit`
 
     JOB is an ID, the beginning of an ID, or a name, which means the newest job of
     that name. If JOB is an array or a multi-node job, its tasks or nodes are

@@ -109,12 +109,12 @@ def show_logs(
     lines of up to 32 jobs as they arrive. The start of another attempt is reported
     on stderr.
 
-    The job's stderr goes to stderr. CloudWatch has the output if a container died
-    before it uploaded its output, or if the result was collected. CloudWatch
+    The job's stderr goes to stderr. The platform's log has the output if a container died
+    before it uploaded its output, or if the result was collected. That log
     merges both streams, so this output goes to stdout and --stdout and --stderr do
     not filter it.
 
-    The output of a command is only in CloudWatch, and all nodes are shown by
+    The output of a command is only in the platform's log, and all nodes are shown by
     default, each line prefixed with the node's index. Multi-node functions show
     the main node, 0, unless --node names others.
 

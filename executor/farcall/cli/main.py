@@ -179,6 +179,11 @@ def _run() -> Any:
     """Return the exit code; a command's return value that is not an int counts as 0."""
     try:
         return cli.main(standalone_mode=False)
+    except SystemExit:
+        # click then replaces stdout, because `| head` has exited.
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
+            return 0
+        raise
     except click.ClickException as error:
         from farcall.cli.printing import echo
 

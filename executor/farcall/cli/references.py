@@ -46,7 +46,10 @@ async def described(session: Session, job_id: str) -> Entry:
     Raises:
         UnknownError: Batch does not know the job, or farcall did not submit it.
     """
-    return recognized(await Catalog(session.backend).describe([job_id]), job_id, session)
+    known = await Catalog(session.backend).describe([job_id])
+    if job_id not in known:
+        await session.describe(job_id)  # its error names the tasks of an array job
+    return recognized(known, job_id, session)
 
 
 def recognized(known: Mapping[str, Entry | None], job_id: str, session: Session) -> Entry:

@@ -28,3 +28,10 @@ class Console(rich.console.Console):
             text = segment.text if is_own else terminal.shown(segment.text)
             text = terminal.encodable(text, self.encoding)
             yield Segment(text, segment.style, segment.control)
+
+    def on_broken_pipe(self) -> None:
+        """Exit successfully, because the reader, such as ``head``, needs no more."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(0) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ SECTIONS: dict[BackendName, tuple[str, str]] = {
 
 CONFIG_VARIABLE = "FARCALL_CONFIG"
 """Variable with the path of an options file that replaces both default files."""
+
+_BARE = re.compile(r"^\s*(\w+)\s*=\s*(\d[\d.]*\s*[A-Za-z]\w*)\s*$", re.MULTILINE)
+"""Value with a unit and without quotes."""
 
 WORKING_FILE = Path("farcall.toml")
 _FILES = (WORKING_FILE, Path("~/.config/farcall/farcall.toml"))
@@ -77,7 +81,10 @@ def tables(path: Path) -> dict[BackendName, dict[str, Any]]:
     try:
         document: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+        hint = ""
+        if bare := _BARE.search(path.read_text(encoding="utf-8", errors="replace")):
+            hint = f'. Write quotes around a value with a unit: {bare[1]} = "{bare[2]}"'
+        raise SettingsError(f"{path} is not valid TOML: {error}{hint}") from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
     return _sections(path, document)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from farcall.model import errors
-from farcall.model.failure_reasons import LOST, MEMORY, SUBNET, About, FailureReason
+from farcall.model.failure_reasons import LOST, MEMORY, SUBNET, TIME_LIMIT, About, FailureReason
 from farcall.model.names import BATCH, KUBERNETES, PLATFORMS
 from farcall_runtime.contract import ENV_ARRAY_INDEX, ExitCode
 
@@ -98,7 +98,7 @@ def _exits(words: Words) -> dict[int, FailureReason]:
             "use the same Python minor version and the same farcall here and in the image",
         ),
         ExitCode.TIMED_OUT: FailureReason(
-            errors.JobTimeoutError, "the job reached time_limit", "raise time_limit"
+            errors.JobTimeoutError, "the job reached time_limit", TIME_LIMIT
         ),
         ExitCode.UNREADABLE: FailureReason(
             errors.TaskError,

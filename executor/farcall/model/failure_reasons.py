@@ -29,6 +29,7 @@ _SIGNAL_EXIT = 128  # added by shells to the number of a signal
 
 LOST = "raise retry_attempts, or run the job on capacity that is not reclaimed (on-demand)"
 MEMORY = "raise memory"
+TIME_LIMIT = "raise time_limit, or run it again with `farcall retry JOB --time-limit 1h`"
 SUBNET = "the subnets of the queue's compute environment need a route to"
 """Remedies for more than one kind of failure."""
 
@@ -238,9 +239,7 @@ def of_process(meta: dict[str, Any]) -> FailureReason:
     if status == OutcomeStatus.TIMED_OUT:
         limit = f"={meta['time_limit_s']:g} s" if "time_limit_s" in meta else ""
         sentence = f"the task was interrupted so that it could clean up before time_limit{limit}"
-        return FailureReason(
-            errors.JobTimeoutError, sentence, "raise time_limit", _exit_code(code)
-        )
+        return FailureReason(errors.JobTimeoutError, sentence, TIME_LIMIT, _exit_code(code))
     if status == OutcomeStatus.EXITED and meta.get("detail"):
         sentence = f"the task's process could not hand over its result: {meta['detail']}"
         remedy = (

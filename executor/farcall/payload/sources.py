@@ -533,10 +533,13 @@ def why_module_is_missing(name: str) -> str:
 
 
 def why_missing(path: str) -> str:
-    """Return why the caller's file is not in jobs; empty if it was sent or does not exist."""
-    path = os.path.abspath(path)
+    """Return why the caller's file is not in jobs; empty if it was sent."""
+    named, path = path, os.path.abspath(path)
     sources = _newest()
-    if not os.path.exists(path) or is_installed(path):
+    if not os.path.exists(path):
+        is_relative = named != path
+        return f"it does not exist here either, as {path}. Correct the path" if is_relative else ""
+    if is_installed(path):
         return ""
     if sources is None:
         return f"no project files were sent. Set sources, or {walks.PASS_IT}"

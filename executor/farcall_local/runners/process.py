@@ -37,7 +37,7 @@ from farcall_local.runners.credentials import RoleCredentials
 from farcall_local.runners.runner import AttemptSpec, Exit, Running, StartError
 from farcall_local.runners.stock_python import StockPythons, minor_of
 from farcall_local.runners.strict import OUT_OF_MEMORY, VARIABLES, MemoryLimit, Strictness
-from farcall_runtime.contract import ENV_PROJECTS, module_arguments
+from farcall_runtime.contract import ENV_BUNDLE, ENV_PROJECTS, module_arguments
 
 READ_BYTES = 64 * 1024
 #: Interval in seconds between checks of a process if the kernel cannot report its exit.
@@ -124,6 +124,11 @@ class ProcessRunner:
         can_fork = sys.platform == "linux" and not words and not self._strict
         if self._strict:
             self._strict.check(spec)
+        if not words and spec.image != names.IMAGE and ENV_BUNDLE not in spec.environment:
+            raise StartError(
+                f"CannotStartContainerError: the local AWS emulator does not know the default "
+                f"command of {spec.image}, because its jobs are processes; pass a command"
+            )
         command: tuple[str, ...] = words or self._command
         process: _Spawned | _Forked
         with contextlib.ExitStack() as undoing:

@@ -40,6 +40,7 @@ class Reason(Enum):
         "IncompleteSignature",
         "IncompleteSignatureException",
     )
+    NO_REGION = ("InvalidRegion", "InvalidRegion", "InvalidRegionException")
     SKEWED = ("RequestTimeTooSkewed", "SignatureDoesNotMatch", "InvalidSignatureException")
     BAD_DIGEST = (
         "XAmzContentSHA256Mismatch",

@@ -20,6 +20,7 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any, Protocol
 from xml.sax.saxutils import escape
 
+from moto.backends import get_backend
 from moto.iam.access_control import PermissionResult
 from moto.moto_server import werkzeug_app
 from moto.moto_server.werkzeug_app import create_backend_app
@@ -101,6 +102,12 @@ class Extension(Protocol):
         self, role_arn: str, session: str, action: str, group: str, stream: str
     ) -> str | None:
         """Return the reason why an execution role may not write a log, or None if it may."""
+
+
+@functools.cache
+def _regions() -> frozenset[str]:
+    """Return the regions that moto knows; for others its services raise KeyError."""
+    return frozenset(get_backend("logs")[names.ACCOUNT_ID].regions)
 
 
 class Front:
@@ -190,6 +197,9 @@ class Front:
         environ.pop(
             "HTTP_X_MOTO_ACCOUNT_ID", None
         )  # with this header, moto lets a client choose any account
+        if signature.region not in _regions():
+            text = f"There is no region {signature.region!r}; the emulator is in {names.REGION}."
+            raise RefusedError(Reason.NO_REGION, text)
         if self._credentials.expired(signature.key_id):
             text = "The security token included in the request is expired"
             raise RefusedError(Reason.EXPIRED, text)

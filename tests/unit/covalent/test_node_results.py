@@ -93,7 +93,7 @@ def test_interrupted_node_is_out_of_time(stopped):
     assert "End of stderr:\n  2" in cut_off.error
     assert last.error.startswith(
         f"JobTimeoutError: last was not run: the job was being stopped ({sentence}): "
-        "job job-1 (make). To do: raise time_limit."
+        "job job-1 (make). To do: raise time_limit, or"
     )
 
 

@@ -20,7 +20,7 @@ def manifest(*nodes):
 
 
 def resume(dispatch_id, address):
-    words = [dispatch_id, "--server", address]
+    words = [dispatch_id, "--covalent", address]
     return CliRunner().invoke(resume_dispatches, words, catch_exceptions=False).output
 
 

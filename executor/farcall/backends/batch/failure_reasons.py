@@ -38,7 +38,14 @@ from farcall.backends.failure_tables import (
     task_exits,
 )
 from farcall.model import errors
-from farcall.model.failure_reasons import MEMORY, OWN_REASON, STUCK, SUBNET, FailureReason
+from farcall.model.failure_reasons import (
+    MEMORY,
+    OWN_REASON,
+    STUCK,
+    SUBNET,
+    TIME_LIMIT,
+    FailureReason,
+)
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import BATCH, PLATFORMS
 
@@ -369,7 +376,7 @@ _BY_TEXT: tuple[Row, ...] = (
         status("Job attempt duration exceeded timeout"),
         errors.JobTimeoutError,
         "the job ran longer than time_limit, so Batch terminated it",
-        "raise time_limit",
+        TIME_LIMIT,
     ),
     *GIVEN,
     row(
