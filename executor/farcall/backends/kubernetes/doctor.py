@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import documents, names
-from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, get_object, named_objects
+from farcall.backends.kubernetes import documents, quantities
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
+from farcall.backends.kubernetes.preflight import FORBIDDEN, NamedObject, get_object, named_objects
 from farcall.config.settings import Settings
 from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 
@@ -230,7 +230,7 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
     for resource, amount in _amounts(settings).items():
         if resource not in hard:
             continue
-        limit, taken = names.quantity(hard[resource]), names.quantity(used.get(resource))
+        limit, taken = quantities.quantity(hard[resource]), quantities.quantity(used.get(resource))
         said = f"{name}: {resource} {used.get(resource, 0)} of {hard[resource]} is used"
         if amount > limit:
             remedy = "request less (vcpu, memory, num_gpus), or ask for a higher quota"
@@ -250,7 +250,7 @@ def _amounts(settings: Settings) -> dict[str, float]:
     found: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
     for name, value in documents.pod_resources(settings).items():
         for key in (name, f"requests.{name}", f"limits.{name}"):
-            found[key] = names.quantity(value)
+            found[key] = quantities.quantity(value)
     return found
 
 

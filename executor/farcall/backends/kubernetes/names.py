@@ -6,9 +6,7 @@ Source:
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -72,53 +70,7 @@ def run_label(run: str) -> str:
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")
 
 
-# --- Resources and numbers in a cluster's documents. No I/O --------------------
-#
-# Source:
-#     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-
-
-_QUANTITY = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?)([a-zA-Z]{0,2})")
-_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_UNITS = {
-    **{unit: 10.0**power for unit, power in _DECIMAL.items()},
-    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)},
-}
-_MIB = 1024 * 1024
-_GPU = re.compile(r"(nvidia\.com|amd\.com)/gpu")
-
-
-def quantity(value: object) -> float:
-    """Parse a quantity such as ``500m`` or ``4Gi``; 0 if invalid."""
-    found = _QUANTITY.fullmatch(str(value))
-    if found is None or found[2] not in _UNITS:
-        return 0.0
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def resources(limits: Mapping[str, Any]) -> tuple[float, int, int]:
-    """Return the vCPUs, MiB of memory and GPUs of a container's limits."""
-    gpus = sum(quantity(value) for name, value in limits.items() if _GPU.fullmatch(name))
-    memory = math.floor(quantity(limits.get("memory", 0)) / _MIB)
-    return round(quantity(limits.get("cpu", 0)), 6), memory, int(gpus)
-
-
 def rank(document: Mapping[str, Any], otherwise: int) -> int:
     """Return the index of the node that an object is for."""
     label = ((document.get("metadata") or {}).get("labels") or {}).get(NODE_LABEL)
     return int(label) if isinstance(label, str) and label.isdecimal() else otherwise
-
-
-# --- Indexes of a Job as its status lists them: ``1,3-5``. No I/O -------------------------------
-#
-# Source:
-#     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
-
-
-@functools.lru_cache(maxsize=16)
-def indexes(text: str | None) -> frozenset[int]:
-    """Return the listed indexes; None is an empty list."""
-    ranges = (part.partition("-") for part in (text or "").split(",") if part)
-    return frozenset(
-        index for first, _, last in ranges for index in range(int(first), int(last or first) + 1)
-    )

@@ -7,7 +7,7 @@ from typing import Any
 from farcall import Settings
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import documents
-from farcall.backends.kubernetes.describe import Pod, read
+from farcall.backends.kubernetes.pods import Pod, read_pod
 
 NAME = "simulate-0a1b"
 IMAGE = "registry.example.org/task:1"
@@ -106,7 +106,7 @@ def pod(
         document["status"] |= {"reason": reason, "message": message}
     if state:
         document["status"]["containerStatuses"] = [{"name": "task", "state": state}]
-    return read(document)
+    return read_pod(document)
 
 
 def unscheduled(message: str, reason: str = "Unschedulable") -> Pod:

@@ -4,7 +4,7 @@ import pytest
 
 from farcall import Settings
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import nodes
+from farcall.backends.kubernetes import nodes, volcano
 from farcall.model.commands import ENV_RUN, Nodes
 from tests.support import volcano_schema
 
@@ -63,7 +63,7 @@ def test_pod_knows_number_of_failed_attempts():
 
 def test_abort_command_names_job_uid():
     job = {"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}}
-    command = nodes.command(job)
+    command = volcano.command(job)
     assert volcano_schema.faults(command) == []
     assert (command["action"], command["target"]["name"], command["target"]["uid"]) == (
         "AbortJob",
@@ -103,8 +103,8 @@ def volcano_job(phase, **status):
 )
 def test_phase_becomes_job_condition(phase, condition):
     job = volcano_job(phase)
-    assert nodes.is_one(job)
-    read = nodes.as_job(job)
+    assert volcano.is_one(job)
+    read = volcano.as_job(job)
     assert [each["type"] for each in read["status"]["conditions"]] == (
         [condition] * bool(condition)
     )

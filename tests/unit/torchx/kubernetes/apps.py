@@ -11,7 +11,7 @@ from farcall.backends.kubernetes import nodes
 from farcall.engine.launcher import command_of
 from farcall.torchx.kubernetes.mapping import job_of
 from farcall.torchx.kubernetes.options import KubernetesOptions
-from farcall.torchx.kubernetes.scheduler import KubernetesRequest, of_documents
+from farcall.torchx.kubernetes.request import KubernetesRequest, of_documents
 from farcall.torchx.roles import Planned
 
 
