@@ -17,9 +17,10 @@ from datetime import datetime
 from typing import Any
 
 from farcall.backends.base import Capabilities, JobSpec, Log
-from farcall.backends.kubernetes import describe, documents, kubeconfig, logs, nodes
+from farcall.backends.kubernetes import describe, kubeconfig, logs
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.create import check_submission, create, delete
+from farcall.backends.kubernetes.documents import LARGEST_ARRAY, KubernetesJob
 from farcall.backends.kubernetes.lookup import Found, Lookup
 from farcall.backends.kubernetes.names import (
     RUN_LABEL,
@@ -57,7 +58,7 @@ class KubernetesBackend:
 
     name: str = KUBERNETES
     capabilities = Capabilities(
-        largest_array=documents.LARGEST_ARRAY,
+        largest_array=LARGEST_ARRAY,
         described_together=100,
         longest_log_line_bytes=logs.LONGEST_LINE_BYTES,
         log_reads_per_s=logs.READS_PER_S,
@@ -135,16 +136,14 @@ class KubernetesBackend:
         return {OBJECTS: wanted}
 
     def _documents(self, job: JobSpec) -> list[dict[str, Any]]:
-        image = job.settings.image or job.settings.stock_image
         if job.requests is not None:
-            found = objects(job)
-        elif nodes.is_several(job):
-            found = nodes.objects(job, image)
+            documents = objects(job)
         else:
-            found = [documents.job(job, image)]
+            image = job.settings.image or job.settings.stock_image
+            documents = KubernetesJob(job, image).objects()
         return [
             {**each, "metadata": {**each["metadata"], "namespace": self.namespace}}
-            for each in found
+            for each in documents
         ]
 
     # --- jobs ---------------------------------------------------------------------------------

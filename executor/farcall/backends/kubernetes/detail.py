@@ -17,7 +17,6 @@ from farcall.backends.kubernetes import (
     quantities,
 )
 from farcall.backends.kubernetes.blocked import Heals
-from farcall.backends.kubernetes.documents import unescaped
 from farcall.backends.kubernetes.names import (
     CONTAINER,
     KIND_LABEL,
@@ -25,6 +24,7 @@ from farcall.backends.kubernetes.names import (
     QUEUE_LABEL,
     TAGS_ANNOTATION,
 )
+from farcall.backends.kubernetes.pod_template import unescaped
 from farcall.backends.kubernetes.pods import moment
 from farcall.model.failure_reasons import Dwell, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus, NodeGroup

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from farcall.backends.kubernetes import documents, names, nodes, volcano
+from farcall.backends.kubernetes import names, nodes, volcano
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.describe import Description
 from farcall.backends.kubernetes.error_translation import KubeError
@@ -428,7 +428,7 @@ class Lookup:
         if job.is_final or job.status.get("ready"):
             return None
         if spec.get("suspend"):
-            if documents.KUEUE_QUEUE not in (metadata.get("labels") or {}):
+            if names.KUEUE_QUEUE not in (metadata.get("labels") or {}):
                 return None
             path = await self._kube.kueue_path("workloads")
             return path, {"labelSelector": f"{_KUEUE_UID}={metadata.get('uid')}"}
@@ -622,7 +622,7 @@ def _whole(
 def _is_multi_node(job: Mapping[str, Any]) -> bool:
     """Return whether a Job's pods are nodes of one job."""
     template = (job.get("spec") or {}).get("template") or {}
-    return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+    return names.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
 
 
 def _of_job(job: Found) -> str:

@@ -21,6 +21,10 @@ QUEUE_LABEL = "farcall/queue"
 NODE_LABEL = "farcall/node"
 """Label with a pod's node index, if it is not its completion index."""
 
+GANG_LABEL = "farcall/gang"
+"""Label of the pods that have host names in the nodes' Service."""
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+
 NAME_ANNOTATION = "farcall/name"
 """The job's requested name, which may be invalid in Kubernetes."""
 REASON_ANNOTATION = "farcall/reason"
@@ -39,6 +43,10 @@ SUBMITTED_ANNOTATION = "farcall/submitted"
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 """Kubernetes's own label, and annotation, of a pod of an Indexed Job."""
+
+FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-failure-count"
+IGNORED_FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-ignored-failure-count"
+"""Kubernetes's own annotations of a pod: failures of its index, and those that do not count."""
 
 RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
 """Volcano's annotation of a pod: number of the job's earlier attempts."""
@@ -68,6 +76,25 @@ def object_name(name: str) -> str:
 def run_label(run: str) -> str:
     """Return a run's name as a label's value."""
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")
+
+
+def labels(name: str, run: str, queue: str, *, is_command: bool) -> dict[str, str]:
+    """Return the labels of a job's objects and pods.
+
+    Args:
+        name: The job's requested name.
+        run: Name of the submitting session.
+        queue: The job's queue; empty if it has none.
+        is_command: Whether it runs a command.
+    """
+    found = {
+        MANAGED_LABEL: MANAGER,
+        KIND_LABEL: "command" if is_command else "task",
+        JOB_LABEL: object_name(name),
+        RUN_LABEL: run_label(run),
+        QUEUE_LABEL: run_label(queue),
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def rank(document: Mapping[str, Any], otherwise: int) -> int:

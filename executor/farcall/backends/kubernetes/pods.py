@@ -17,9 +17,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from farcall.backends.kubernetes import failure_reasons
-from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES
 from farcall.backends.kubernetes.names import (
     CONTAINER,
+    FAILURES_ANNOTATION,
+    IGNORED_FAILURES_ANNOTATION,
     INDEX_LABEL,
     JOB_LABEL,
     NODE_LABEL,
@@ -143,9 +144,9 @@ def read_pod(document: Mapping[str, Any]) -> Pod:
         attempt=1
         + sum(
             _number(marks.get(key)) or 0
-            for key in (FAILURES, IGNORED_FAILURES, RETRIES_ANNOTATION)
+            for key in (FAILURES_ANNOTATION, IGNORED_FAILURES_ANNOTATION, RETRIES_ANNOTATION)
         ),
-        counted=_number(marks.get(FAILURES)) or 0,
+        counted=_number(marks.get(FAILURES_ANNOTATION)) or 0,
         phase=phase,
         reason=(failure_reasons.node_not_ready(node) if is_unreachable else "")
         or _reason(status, disrupted, scheduled if phase == "Pending" else {}),

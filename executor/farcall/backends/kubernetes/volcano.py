@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import documents
+from farcall.backends.kubernetes import retries
 from farcall.backends.kubernetes.names import (
     RETRIES_ANNOTATION,
 )
@@ -63,17 +63,17 @@ def _task(number: int, template: dict[str, Any]) -> dict[str, Any]:
     container = template["spec"]["containers"][0]
     others = [each for each in container.get("env", ()) if each["name"] != ENV_FAILED_ATTEMPTS]
     container["env"] = [*others, {"name": ENV_FAILED_ATTEMPTS, "valueFrom": attempt}]
-    return {"name": task_name(number), "replicas": 1, "minAvailable": 1, "template": template}
+    return {"name": _task_name(number), "replicas": 1, "minAvailable": 1, "template": template}
 
 
-def task_name(number: int) -> str:
+def _task_name(number: int) -> str:
     """Return the name of a node's Volcano task."""
     return f"n{number}"
 
 
-def pod_name(name: str, number: int) -> str:
-    """Return the name of a node's pod, which is also its host name."""
-    return f"{name}-{task_name(number)}-0"
+def address(name: str) -> str:
+    """Return the host name of a job's main node, which is its pod's name in the job's Service."""
+    return f"{name}-{_task_name(0)}-0.{name}"
 
 
 def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:
     if settings.retry_on != RETRY_ON_FAILURE:
         stopped = {"exitCode": int(ExitCode.TERMINATED), "action": _RESTART}
         return [evicted, stopped, _on("PodFailed", _TERMINATE)]
-    final = (documents.KILLED,) if is_command else documents.FINAL
+    final = retries.final_codes(is_command=is_command)
     ends = [{"exitCode": code, "action": _TERMINATE} for code in final]
     # The first matching policy counts.
     return [evicted, *ends, _on("PodFailed", _RESTART)]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from farcall.backends.kubernetes import describe, documents
+from farcall.backends.kubernetes import describe
 from farcall.backends.kubernetes.pods import read_pod
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobStatus
@@ -279,7 +279,8 @@ def test_own_reason_survives_deletion():
 def gang(*conditions, nodes=3, **status):
     document = job(nodes, *conditions, command=True, **status)
     container = document["spec"]["template"]["spec"]["containers"][0]
-    container["env"] += documents.variables({"FARCALL_NODE_COUNT": str(nodes), "A": "1"})
+    variables = {"FARCALL_NODE_COUNT": str(nodes), "A": "1"}
+    container["env"] += [{"name": name, "value": value} for name, value in variables.items()]
     container["args"] = ["sh", "-c", "echo $$(hostname)"]
     return document
 
