@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,18 +15,13 @@ from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.create import check_submission, create, delete
 from farcall.backends.kubernetes.documents import LARGEST_ARRAY, KubernetesJob
 from farcall.backends.kubernetes.lookup import Found, Lookup
-from farcall.backends.kubernetes.names import (
-    RUN_LABEL,
-)
+from farcall.backends.kubernetes.names import RUN_LABEL
 from farcall.backends.kubernetes.pods import Pod
 from farcall.backends.kubernetes.preflight import check
 from farcall.backends.kubernetes.resubmission import OBJECTS, objects, requests
 from farcall.backends.kubernetes.termination import Terminator
 from farcall.config.settings import Settings
-from farcall.model.errors import (
-    ServiceError,
-    SettingsError,
-)
+from farcall.model.errors import ServiceError, SettingsError
 from farcall.model.findings import OK, Finding
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import KUBERNETES

@@ -10,10 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,12 +23,7 @@ from farcall.backends.kubernetes.names import (
     SUBMITTED_ANNOTATION,
 )
 from farcall.model import clock
-from farcall.model.errors import (
-    FarcallError,
-    JobStuckError,
-    SettingsError,
-    SubmissionError,
-)
+from farcall.model.errors import FarcallError, JobStuckError, SettingsError, SubmissionError
 from farcall.model.pacing import FIRST_WAIT_S, Ticket
 
 _log = logging.getLogger("farcall")

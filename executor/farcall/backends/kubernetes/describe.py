@@ -16,10 +16,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from farcall.backends.kubernetes import (
-    failure_reasons,
-    names,
-)
+from farcall.backends.kubernetes import failure_reasons, names
 from farcall.backends.kubernetes.detail import (
     KubernetesDetail,
     annotations_of,

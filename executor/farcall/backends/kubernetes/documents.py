@@ -146,7 +146,7 @@ class KubernetesJob:
         if self._spec.nodes == 1:
             return [self._independent(main)]
         if self._is_volcano:
-            return [self._volcano_job(templates)]
+            return [volcano.document(self._spec, self._metadata(self._name), templates)]
         singles = [self._single(each, node) for each in later for node in each.nodes]
         return [_service(), *singles, self._indexed(main)]
 
@@ -198,30 +198,11 @@ class KubernetesJob:
         fields = {"completions": 1, "parallelism": 1, **retries.none(), "template": document}
         return self._job(fields, name=f"{self._name}-n{node}", labels=label)
 
-    def _volcano_job(self, templates: Sequence[PodTemplate]) -> dict[str, Any]:
-        """Return a Volcano job with one task per node; a task knows only its own indexes."""
-        main = volcano.address(self._name)
-        nodes = []
-        for template in templates:
-            for node in template.nodes:
-                variables = self._node_variables({"value": str(node)}, main)
-                nodes.append((node, template.document(variables, {NODE_LABEL: str(node)})))
-        return volcano.document(self._spec, self._metadata(self._name), nodes)
-
     def _placed(self, template: PodTemplate, index: dict[str, Any]) -> dict[str, Any]:
         """Return a template whose pods have host names."""
-        variables = self._node_variables(index, f"{self._host(0)}.{_SERVICE}")
-        document = template.document(variables, _GANG)
+        document = template.document(index, f"{self._host(0)}.{_SERVICE}", _GANG)
         document["spec"]["subdomain"] = _SERVICE
         return document
-
-    def _node_variables(self, index: dict[str, Any], main: str) -> list[dict[str, Any]]:
-        """Return a node's variables about itself and the main node."""
-        return [
-            {"name": contract.ENV_OWN_NODES, "value": str(self._spec.nodes)},
-            {"name": contract.ENV_OWN_MAIN_ADDRESS, "value": main},
-            {"name": contract.ENV_OWN_NODE_INDEX, **index},
-        ]
 
     def _host(self, node: int) -> str:
         """Return a node's host name, as the Job controller sets it in Indexed Jobs."""

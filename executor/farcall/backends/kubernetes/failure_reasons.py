@@ -1,8 +1,9 @@
 """Failure reasons of a cluster's jobs: why a job failed, or cannot start.
 
-No other module interprets the texts of Kubernetes, Kueue and Volcano. It explains only jobs
-without
-an outcome in the bucket, because an outcome takes precedence. No I/O.
+Only this module, `farcall.backends.kubernetes.blocked` and
+`farcall.backends.kubernetes.pending_reasons` interpret the texts of Kubernetes, Kueue and Volcano.
+They explain only jobs without an outcome in the bucket, because an outcome takes precedence. No
+I/O.
 
 Sources:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/

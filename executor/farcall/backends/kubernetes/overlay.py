@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from farcall.backends.kubernetes.names import (
-    CONTAINER,
-)
+from farcall.backends.kubernetes.names import CONTAINER
 from farcall.backends.merging import merge
 from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError

@@ -65,19 +65,22 @@ class PodTemplate:
 
     def document(
         self,
-        variables: Iterable[Mapping[str, Any]] = (),
+        index: Mapping[str, Any] | None = None,
+        main: str = "",
         labels: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Return the template.
 
         Args:
-            variables: Variables in addition to the options' and the group's.
+            index: Value, or its source, of the variable with the node's index; None on one node.
+            main: Host name of the main node.
             labels: Labels in addition to the common ones.
 
         Raises:
             SettingsError: The options do not result in a valid pod.
         """
         mounted = volumes(self.settings, self.group)
+        variables = self._of_node(index, main) if index else []
         pod = {
             **_pod_spec(self.settings, is_command=self.spec.is_command),
             "containers": [self._container(variables, [volume.mount for volume in mounted])],
@@ -107,6 +110,14 @@ class PodTemplate:
         if self.settings.s3_secret:
             container["envFrom"] = [{"secretRef": {"name": self.settings.s3_secret}}]
         return {key: value for key, value in container.items() if value}
+
+    def _of_node(self, index: Mapping[str, Any], main: str) -> list[dict[str, Any]]:
+        """Return a node's variables about itself and the main node."""
+        return [
+            {"name": contract.ENV_OWN_NODES, "value": str(self.spec.nodes)},
+            {"name": contract.ENV_OWN_MAIN_ADDRESS, "value": main},
+            {"name": contract.ENV_OWN_NODE_INDEX, **index},
+        ]
 
     def _program(self) -> dict[str, Any]:
         """Return the image, and what replaces its entry point or its arguments."""

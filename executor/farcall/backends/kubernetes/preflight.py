@@ -6,17 +6,13 @@ Missing permissions are ignored: missing objects are then reported when a job st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    Iterator,
-)
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from farcall.backends.kubernetes.client import Kube
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.config.settings import Settings
-from farcall.model.errors import (
-    SettingsError,
-)
+from farcall.model.errors import SettingsError
 
 FORBIDDEN = 403
 

@@ -7,10 +7,7 @@ Sources:
 from __future__ import annotations
 
 import copy
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farcall.backends.base import JobSpec
@@ -23,9 +20,7 @@ from farcall.backends.kubernetes.names import (
     run_label,
 )
 from farcall.model.commands import ENV_RUN
-from farcall.model.errors import (
-    SettingsError,
-)
+from farcall.model.errors import SettingsError
 
 OBJECTS = "objects"
 """Key of a plan's documents, in the order of their creation."""

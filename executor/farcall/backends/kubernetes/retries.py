@@ -16,8 +16,6 @@ _KILLED = 137
 _FINAL = (*range(59, 70), _KILLED)
 """The container's own final codes, and SIGKILL, which is usually from the kernel."""
 
-_DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
-
 
 def final_codes(*, is_command: bool) -> tuple[int, ...]:
     """Return the exit codes after which another attempt would fail the same way.
@@ -34,7 +32,7 @@ def of_each_index(settings: Settings, *, is_command: bool) -> dict[str, Any]:
     if settings.retry_attempts == 1:
         return attempts
     # Evicted or preempted pods, and pods lost with their node, run again and do not count.
-    rules = [{"action": "Ignore", "onPodConditions": _DISRUPTED}]
+    rules = [_on_disruption("Ignore")]
     if settings.retry_on != RETRY_ON_FAILURE:
         # A container with this code was stopped from outside. A container that never existed has
         # no exit code, and matches no rule on exit codes.
@@ -46,11 +44,13 @@ def of_each_index(settings: Settings, *, is_command: bool) -> dict[str, Any]:
 
 def none() -> dict[str, Any]:
     """Return the rules by which the first failed pod ends its Job and is named in it."""
-    rules = [
-        {"action": "FailJob", "onPodConditions": _DISRUPTED},
-        _on_exit("FailJob", "NotIn", 0),
-    ]
+    rules = [_on_disruption("FailJob"), _on_exit("FailJob", "NotIn", 0)]
     return {"backoffLimit": 0, "podFailurePolicy": {"rules": rules}}
+
+
+def _on_disruption(action: str) -> dict[str, Any]:
+    condition = {"type": "DisruptionTarget", "status": "True"}
+    return {"action": action, "onPodConditions": [condition]}
 
 
 def _on_exit(action: str, operator: str, *codes: int) -> dict[str, Any]:

@@ -17,15 +17,10 @@ from typing import Any
 
 from farcall.backends.base import JobSpec
 from farcall.backends.kubernetes import retries
-from farcall.backends.kubernetes.names import (
-    RETRIES_ANNOTATION,
-)
+from farcall.backends.kubernetes.names import NODE_LABEL, RETRIES_ANNOTATION
+from farcall.backends.kubernetes.pod_template import PodTemplate
 from farcall.config.settings import Settings
-from farcall_runtime.contract import (
-    ENV_FAILED_ATTEMPTS,
-    RETRY_ON_FAILURE,
-    ExitCode,
-)
+from farcall_runtime.contract import ENV_FAILED_ATTEMPTS, RETRY_ON_FAILURE, ExitCode
 
 API_VERSION, KIND = "batch.volcano.sh/v1alpha1", "Job"
 COMMAND_API_VERSION = "bus.volcano.sh/v1alpha1"
@@ -35,11 +30,16 @@ _PHASES_UNDER_WAY = {"Completing": "SuccessCriteriaMet", "Terminating": "Failure
 
 
 def document(
-    job: JobSpec, metadata: dict[str, Any], nodes: Iterable[tuple[int, dict[str, Any]]]
+    job: JobSpec, metadata: dict[str, Any], templates: Iterable[PodTemplate]
 ) -> dict[str, Any]:
-    """Return the Volcano job."""
+    """Return a Volcano job with one task per node; a task knows only its own indexes."""
     settings = job.settings
-    tasks = [_task(number, template) for number, template in nodes]
+    main = f"{metadata['name']}-{_task_name(0)}-0.{metadata['name']}"
+    tasks = [
+        _task(node, template.document({"value": str(node)}, main, {NODE_LABEL: str(node)}))
+        for template in templates
+        for node in template.nodes
+    ]
     tasks[0]["policies"] = [{"event": "TaskCompleted", "action": "CompleteJob"}]
     spec: dict[str, Any] = {
         "schedulerName": "volcano",
@@ -67,13 +67,8 @@ def _task(number: int, template: dict[str, Any]) -> dict[str, Any]:
 
 
 def _task_name(number: int) -> str:
-    """Return the name of a node's Volcano task."""
+    """Return the name of a node's task, which its pod's name and host name contain."""
     return f"n{number}"
-
-
-def address(name: str) -> str:
-    """Return the host name of a job's main node, which is its pod's name in the job's Service."""
-    return f"{name}-{_task_name(0)}-0.{name}"
 
 
 def _policies(settings: Settings, *, is_command: bool) -> list[dict[str, Any]]:

@@ -6,9 +6,7 @@ import pytest
 
 from farcall.backends.batch.blocked import REMEDIES, is_blocked, remedy
 from farcall.backends.batch.describe import from_describe
-from farcall.backends.batch.failure_reasons import (
-    failure_reason,
-)
+from farcall.backends.batch.failure_reasons import failure_reason
 from farcall.model import errors
 from tests.unit.backends.batch.test_failure_reasons import (
     HOST_LOST,

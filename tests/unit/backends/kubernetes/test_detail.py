@@ -2,13 +2,7 @@
 
 from farcall.backends.base import Runtime
 from farcall.backends.kubernetes import describe
-from tests.unit.backends.kubernetes.objects import (
-    BUNDLE,
-    IMAGE,
-    NAME,
-    job,
-    pod,
-)
+from tests.unit.backends.kubernetes.objects import BUNDLE, IMAGE, NAME, job, pod
 
 
 def test_job_description_has_its_options():

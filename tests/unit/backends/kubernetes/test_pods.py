@@ -2,11 +2,7 @@
 
 from farcall.backends.kubernetes.pods import POD_DELETED as DELETED
 from farcall.backends.kubernetes.pods import read_pod
-from tests.unit.backends.kubernetes.objects import (
-    at,
-    condition,
-    pod,
-)
+from tests.unit.backends.kubernetes.objects import at, condition, pod
 
 
 def test_container_that_never_started_has_no_start():
