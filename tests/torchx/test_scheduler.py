@@ -11,7 +11,8 @@ from torchx.runner import Runner, get_runner
 from torchx.schedulers import kubernetes_scheduler
 
 from farcall.torchx.batch.scheduler import BatchScheduler
-from farcall.torchx.kubernetes.scheduler import KubernetesScheduler, Namespaces
+from farcall.torchx.kubernetes.namespaces import Namespaces
+from farcall.torchx.kubernetes.scheduler import KubernetesScheduler
 from torchx_plugins.schedulers.aws_batch import aws_batch
 from torchx_plugins.schedulers.kubernetes_job import kubernetes_job
 

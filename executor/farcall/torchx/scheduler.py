@@ -6,17 +6,12 @@ thread of the process serves all calls, with the sessions that are open there.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import re
 import socket
-import sys
-import threading
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
 from typing import Any, ClassVar, Generic
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, Stream
@@ -26,111 +21,13 @@ from farcall.backends.base import raise_first
 from farcall.client.loop_thread import LoopThread
 from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
-from farcall.model import terminal
-from farcall.model.errors import FarcallError, SettingsError, UnknownError
-from farcall.model.output import LogLine
-from farcall.torchx import request, roles, states
+from farcall.model.errors import SettingsError, UnknownError
+from farcall.torchx import app_logs, command_line, request, roles, states
 from farcall.torchx.apps import App, Apps, Places, Wanted, listed
 from farcall.torchx.options import Options, refuse_found_config
 from farcall.torchx.request import Request
 from farcall.torchx.roles import Planned
 from farcall.torchx.workspace import FarcallWorkspaceMixin
-
-# --- App logs: the lines of a replica, with TorchX's filters ------------------------------------
-#
-# Replicas whose logs one process follows share requests; see `farcall.engine.logs.reader`.
-
-
-def _pattern(regex: str | None, streams: Stream | None) -> re.Pattern[str]:
-    """Check TorchX's filters; return the expression that lines must match.
-
-    Raises:
-        SettingsError: The expression is invalid, or only one of both streams is requested.
-    """
-    if streams not in (None, Stream.COMBINED):
-        raise SettingsError(
-            f"streams is {Stream(streams).value}: both streams share one log; use combined",
-            option="streams",
-        )
-    try:
-        return re.compile(regex or "")
-    except re.error as error:
-        raise SettingsError(
-            f"regex is {regex!r}, which is not a valid regular expression: {error}", option="regex"
-        ) from None
-
-
-async def _lines(
-    batches: AsyncGenerator[list[LogLine], None], pattern: re.Pattern[str]
-) -> AsyncGenerator[list[str], None]:
-    """Yield batches of log lines that match, including line ends.
-
-    Control characters are escaped, because TorchX prints the lines as they are; colors stay.
-    """
-    async with contextlib.aclosing(batches):
-        async for batch in batches:
-            lines = [line.text for line in batch if pattern.search(line.text)]
-            yield [f"{terminal.output(text)}\n" for text in lines]
-
-
-def _aware(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.astimezone()
-
-
-# --- TorchX's command line: farcall's errors in it are one sentence each, and botocore is quiet
-#
-# The command catches few errors. It prints all other tracebacks in each of its threads and again
-# at the end, and shows every library's log messages. Programs that import TorchX keep their own
-# hooks and levels.
-
-
-_COMMAND = "torchx.cli.main"
-_CHATTY = ("botocore", "aiobotocore")
-
-_errors_log = logging.getLogger("torchx.farcall")
-_reported: set[str] = set()
-
-
-def install() -> None:
-    """Print farcall's errors as one sentence if this process is TorchX's command.
-
-    With ``--log_level DEBUG``, tracebacks and all botocore messages are shown.
-    """
-    if not _is_command() or sys.excepthook is _report or _errors_log.isEnabledFor(logging.DEBUG):
-        return
-    sys.excepthook = _report
-    threading.excepthook = _report_thread
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def _is_command() -> bool:
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name == _COMMAND:  # python -m torchx.cli.main
-        return True
-    command = getattr(sys.modules.get(_COMMAND), "main", None)
-    return command is not None and getattr(main, "main", None) is command
-
-
-def _report(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
-    if not isinstance(error, FarcallError):
-        sys.__excepthook__(kind, error, traceback)
-        return
-    text = str(error)
-    if text not in _reported:  # the thread that raised it first has reported it
-        _reported.add(text)
-        _errors_log.error("%s", text)
-
-
-def _report_thread(args: threading.ExceptHookArgs) -> None:
-    if isinstance(args.exc_value, FarcallError):
-        _report(type(args.exc_value), args.exc_value, args.exc_traceback)
-    else:
-        threading.__excepthook__(args)
-
 
 _log = logging.getLogger("farcall")
 
@@ -151,7 +48,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
 
     def __init__(self, session_name: str) -> None:
         super().__init__(backend=self.NAME, session_name=session_name)
-        install()
+        command_line.install()
         self._loop = LoopThread()
         self._apps = Apps(self.PLACES)
 
@@ -363,7 +260,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             UnknownError: The app does not exist.
             ServiceError: A call to a service failed.
         """
-        pattern = _pattern(regex, streams)
+        pattern = app_logs.compiled(regex, streams)
         app = self._loop.run(self._apps.find(app_id))
         if app is None:
             raise UnknownError(f"app {app_id} does not exist. Run `torchx list` to list the apps.")
@@ -372,12 +269,12 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             app.detail.job_id,
             [node],
             follow=should_tail,
-            since=_aware(since),
-            until=_aware(until),
+            since=app_logs.aware(since),
+            until=app_logs.aware(until),
             # TorchX's own scheduler submits jobs without farcall's mark.
             detail=replace(app.detail, is_command=True),
         )
-        return self._loop.stream(_lines(batches, pattern))
+        return self._loop.stream(app_logs.matching(batches, pattern))
 
 
 def _states(given: Any) -> frozenset[AppState]:

@@ -23,8 +23,8 @@ from farcall.backends.batch.documents import (
     definition,
     job_request,
 )
+from farcall.backends.batch.edited_requests import edited_definition, edited_request
 from farcall.backends.batch.preflight import Resources
-from farcall.backends.batch.resubmission import edited_definition, edited_request
 from farcall.config.settings import Settings
 from farcall.model.errors import ServiceError, SettingsError, SubmissionError
 from farcall.model.findings import Finding

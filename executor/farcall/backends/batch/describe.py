@@ -10,30 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from farcall.backends import bootstrap, failure_tables
-from farcall.backends.batch import failure_reasons
+from farcall.backends.batch import blocked, failure_reasons
+from farcall.backends.batch.pending_reasons import STATES
 from farcall.model.commands import ENV_RUN
 from farcall.model.failure_reasons import FailureReason
 from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
 from farcall.model.names import EMULATOR_IMAGE
-
-# --- Pending reasons: why an unfinished job waits. No I/O ---------------------------------------
-
-
-_STATES = {
-    JobStatus.SUBMITTED: (
-        "Batch has accepted the job and has not evaluated it yet",
-        "wait a few seconds",
-    ),
-    JobStatus.PENDING: (
-        "the job waits for other jobs that it depends on",
-        "wait; DescribeJobs lists these jobs in dependsOn",
-    ),
-    JobStatus.RUNNABLE: (
-        "the job is waiting for capacity",
-        "wait; if it takes long, check that the queue's compute environment is VALID, not full",
-    ),
-}
-
 
 _UNDER_WAY = (JobStatus.STARTING, JobStatus.RUNNING)
 """Statuses with a current attempt, which Batch may list with the finished ones."""
@@ -50,7 +32,7 @@ class BatchJob(JobDetail):
     @property
     def remedy(self) -> str:
         """Remedy if Batch reports that it cannot place the job; otherwise empty."""
-        return failure_reasons.blocked(self.status_reason) if self.is_blocked else ""
+        return blocked.remedy(self.status_reason) if self.is_blocked else ""
 
     @property
     def likely_cause(self) -> str:
@@ -62,7 +44,7 @@ class BatchJob(JobDetail):
     @property
     def is_blocked(self) -> bool:
         """Whether Batch reports that it cannot place the job at present."""
-        return failure_reasons.is_blocked(self)
+        return blocked.is_blocked(self)
 
     @property
     def is_explained(self) -> bool:
@@ -75,7 +57,7 @@ class BatchJob(JobDetail):
 
     def waiting(self) -> tuple[str, str]:
         """Return the state of the job in a sentence, and a remedy."""
-        return failure_tables.waiting(self, _STATES)
+        return failure_tables.waiting(self, STATES)
 
 
 def from_describe(job: Mapping[str, Any]) -> BatchJob:

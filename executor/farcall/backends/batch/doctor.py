@@ -14,10 +14,9 @@ from farcall.aws import clients
 from farcall.aws.clients import Aws
 from farcall.aws.endpoints import DOMAINS
 from farcall.aws.findings import finding_of
-from farcall.backends.batch import placement
+from farcall.backends.batch import fargate, placement
 from farcall.backends.batch.client import Batch
 from farcall.backends.batch.documents import resource_requirements
-from farcall.backends.batch.placement import runs_on_fargate
 from farcall.backends.batch.preflight import (
     DEFAULT_DEFINITION,
     find_image,
@@ -123,7 +122,7 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
             reason,
             "https://docs.aws.amazon.com/batch/latest/userguide/invalid_compute_environment.html",
         )
-    if bool(resources) and kind.startswith("FARGATE") != runs_on_fargate(settings):
+    if bool(resources) and kind.startswith("FARGATE") != fargate.is_requested(settings):
         wanted = "Fargate" if kind.startswith("FARGATE") else "EC2"
         return failed(
             f"it only runs jobs on {wanted}",
@@ -141,13 +140,13 @@ async def resources(settings: Settings) -> list[Finding]:
     requested = {each["type"]: each["value"] for each in resource_requirements(settings)}
     text = f"{requested['VCPU']} vCPU and {requested['MEMORY']} MiB"
     text += f", {requested['GPU']} GPU" if "GPU" in requested else ""
-    if runs_on_fargate(settings) and not settings.batch_execution_role_name:
+    if fargate.is_requested(settings) and not settings.batch_execution_role_name:
         raise SettingsError(
             "batch_execution_role_name is empty, but jobs on Fargate require a role; set it "
             "to a role that can pull the image and write the log",
             option="batch_execution_role_name",
         )
-    platform = "Fargate" if runs_on_fargate(settings) else "EC2"
+    platform = "Fargate" if fargate.is_requested(settings) else "EC2"
     return [Finding("resources", OK, f"{text} on {platform}")]
 
 

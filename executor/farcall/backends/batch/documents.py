@@ -16,7 +16,7 @@ from typing import Any
 
 from farcall.backends import bootstrap, groups
 from farcall.backends.base import STOCK_ENVIRONMENT, STOCK_USER, JobSpec, Runtime
-from farcall.backends.batch import nodes, placement
+from farcall.backends.batch import fargate, nodes
 from farcall.backends.merging import merge
 from farcall.config.settings import Settings
 from farcall.model.errors import SettingsError, TaskTooLargeError
@@ -113,7 +113,7 @@ def definition(
         TaskTooLargeError: Commands and environment exceed a limit of Batch.
     """
     nodes.check(job)
-    placement.check_fargate(job)
+    fargate.check(job)
     common: dict[str, Any] = {
         # Placeholders that are valid on EC2 and on Fargate, because every submission overrides
         # them.
@@ -281,8 +281,8 @@ def resource_requirements(settings: Settings) -> list[dict[str, str]]:
         SettingsError: vCPU, memory or GPUs are invalid on the platform.
     """
     mib = math.ceil(settings.memory * 1024)
-    if placement.runs_on_fargate(settings):
-        mib = placement.fargate_memory_mib(settings, mib)
+    if fargate.is_requested(settings):
+        mib = fargate.memory_mib(settings, mib)
     elif settings.vcpu != int(settings.vcpu):
         raise SettingsError(
             f"vcpu={settings.vcpu:g} is not supported on EC2; use a whole number (at least 1), "

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from farcall.backends.batch import blocked
 from farcall.backends.failure_tables import (
     COMMAND_FAILED,
     CREATED_BY,
@@ -46,7 +47,7 @@ from farcall.model.failure_reasons import (
     TIME_LIMIT,
     FailureReason,
 )
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.jobs import JobDetail
 from farcall.model.names import BATCH, PLATFORMS
 
 EXITED = "Essential container in task exited"
@@ -99,14 +100,14 @@ def failure_reason(detail: JobDetail) -> FailureReason:
 
     Returns:
         The failure reason of the first matching row. If Batch reports why a job was never placed,
-        the remedy is from `blocked`.
+        the remedy is from `blocked.remedy`.
     """
     if detail.map_failure:  # Batch cancelled its remaining child jobs, but not the array itself
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
     found = next(row.failure_reason for row in rows if row.fits(detail))
     if found.kind is errors.JobStuckError:
-        found = replace(found, remedy=blocked(detail.status_reason) or found.remedy)
+        found = replace(found, remedy=blocked.remedy(detail.status_reason) or found.remedy)
     return filled(found, _WORDS, detail)
 
 
@@ -124,23 +125,6 @@ def telling(reason: str) -> str:
     return rest if first.rstrip(".") in _HOLLOW else reason
 
 
-def is_blocked(detail: JobDetail) -> bool:
-    """Return whether Batch reports that it cannot place a job at present."""
-    return detail.status is JobStatus.RUNNABLE and detail.status_reason.startswith(_BLOCKED_WORDS)
-
-
-def blocked(reason: str) -> str:
-    """Return the remedy for a job that Batch cannot place.
-
-    Args:
-        reason: A text that contains Batch's reason.
-
-    Returns:
-        The remedy; empty if the text contains no known reason.
-    """
-    return next((remedy for word, remedy in BLOCKED.items() if word in reason), "")
-
-
 def _was_not_started(detail: JobDetail) -> bool:
     """Return whether the container never existed: no exit code, and no log either."""
     return detail.exit_code is None and not (detail.log_stream or detail.array_size)
@@ -152,51 +136,6 @@ def _withdrawn(detail: JobDetail) -> bool:
     If it succeeded at the same time, its status decides.
     """
     return detail.is_cancelled or detail.is_terminated
-
-
-# --- jobs that cannot be placed ---------------------------------------------------------------
-
-
-_BLOCKED_WORDS = ("MISCONFIGURATION:", "CAPACITY:", "ACTION_REQUIRED", "UNDETERMINED")
-
-BLOCKED = {
-    "INSUFFICIENT_INSTANCE_CAPACITY": (
-        "wait, or set queue to one whose compute environment has more instance types, more "
-        "subnets or on-demand capacity"
-    ),
-    "COMPUTE_ENVIRONMENT_MAX_RESOURCE": (
-        "request less (vcpu, memory, num_gpus), or raise the maximum vCPUs (maxvCpus) of the "
-        "queue's compute environment"
-    ),
-    "JOB_RESOURCE_REQUIREMENT": (
-        "request less (vcpu, memory, num_gpus), or set queue to one with larger instances; an "
-        "instance offers a few hundred MiB less memory than its type has"
-    ),
-    "EC2_INSTANCE_CONFIGURATION_UNSUPPORTED": (
-        "change the instance types of the queue's compute environment: none of them is "
-        "available in its subnets"
-    ),
-    "SERVICE_ROLE_PERMISSIONS": (
-        "attach the policy AWSBatchServiceRole to the service role of the queue's compute "
-        "environment"
-    ),
-    "ACTION_REQUIRED": (
-        "repair the queue's compute environments, which are invalid; see the statusReason of each"
-    ),
-    "MISCONFIGURATION:": (
-        "change what Batch names in the queue's compute environment, or request less (vcpu, "
-        "memory, num_gpus)"
-    ),
-    "CAPACITY:": "wait, or set queue to one whose compute environment has other capacity",
-    "UNDETERMINED": (
-        "check that the queue's compute environment is ENABLED and VALID, that its instances "
-        "can reach ECS, and that vcpu, memory and num_gpus fit into one of them"
-    ),
-}
-"""Remedies by a text in Batch's reason; specific texts come before general ones."""
-
-
-# --- failure reasons --------------------------------------------------------------------------
 
 
 _BATCH_WORDS = (

@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farcall.backends import groups
-from farcall.backends.base import JobSpec
 from farcall.config.settings import Settings
-from farcall.model.commands import BindMount, Nodes
 from farcall.model.errors import SettingsError
 
 _LIKELY_MIB = 512
@@ -65,98 +62,3 @@ def hint(settings: Settings) -> str:
         return ""
     wanted = settings.memory / 1024
     return f" (memory is in GiB: {settings.memory:g} MiB is memory={wanted:g})"
-
-
-# --- Fargate ------------------------------------------------------------------------------------
-
-
-# Valid resources on Fargate: MiB of memory by vCPU.
-# https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
-_FARGATE: dict[float, Sequence[int]] = {
-    0.25: (512, 1024, 2048),
-    0.5: range(1024, 4096 + 1, 1024),
-    1: range(2048, 8192 + 1, 1024),
-    2: range(4096, 16384 + 1, 1024),
-    4: range(8192, 30720 + 1, 1024),
-    8: range(16384, 61440 + 1, 4096),
-    16: range(32768, 122880 + 1, 8192),
-    32: (61440, 122880, 249856),
-}
-
-
-def runs_on_fargate(settings: Settings) -> bool:
-    """Return whether the options request Fargate."""
-    return "FARGATE" in settings.job_definition_extra.get("platformCapabilities", ())
-
-
-def check_fargate(job: JobSpec) -> None:
-    """Reject a job on Fargate that needs an EC2 instance.
-
-    Raises:
-        SettingsError: A feature is not supported on Fargate.
-    """
-    if not runs_on_fargate(job.settings):
-        return
-    if job.is_multi_node:
-        why = (
-            f"{job.nodes} nodes"
-            if job.nodes > 1
-            else f"instance type {job.settings.instance_type}"
-        )
-        raise SettingsError(
-            f"the job requests {why}, which Fargate does not support. Use one node without "
-            "instance_type, or an EC2 queue (platformCapabilities in job_definition_extra).",
-            option="nodes" if job.nodes > 1 else "instance_type",
-        )
-    for place, group in enumerate(job.groups):
-        with groups.naming(job, place):
-            _check_features(group)
-
-
-def _check_features(group: Nodes) -> None:
-    """Reject features that only EC2 instances support."""
-    folders = [mount.source for mount in group.mounts if isinstance(mount, BindMount)]
-    requested = {
-        "mounts": ", ".join(folders),
-        "devices": ", ".join(device.source for device in group.devices),
-        "shm_size": group.shm_size,
-        "ulimits": ", ".join(limit.name for limit in group.ulimits),
-        "privileged": group.privileged,
-    }
-    for option, found in requested.items():
-        if found:
-            raise SettingsError(
-                f"{option} is {found}, which Fargate does not support. Remove it, or run on "
-                "EC2 (platformCapabilities in job_definition_extra).",
-                option=option,
-            )
-
-
-def fargate_memory_mib(settings: Settings, mib: int) -> int:
-    """Round a task's memory up to a valid value on Fargate.
-
-    Raises:
-        SettingsError: The option vcpu, memory or num_gpus is invalid there.
-    """
-    if settings.num_gpus:
-        raise SettingsError(
-            f"num_gpus={settings.num_gpus} is not supported on Fargate, which has no GPUs; set "
-            "num_gpus to 0",
-            option="num_gpus",
-        )
-    if settings.vcpu not in _FARGATE:
-        allowed = ", ".join(f"{vcpu:g}" for vcpu in _FARGATE)
-        raise SettingsError(
-            f"vcpu={settings.vcpu:g} is not supported on Fargate; use one of {allowed}",
-            option="vcpu",
-        )
-    allowed_mib = _FARGATE[settings.vcpu]
-    for step in allowed_mib:
-        if step >= mib:
-            return step
-    raise SettingsError(
-        f"memory={settings.memory:g} GiB is not supported on Fargate with {settings.vcpu:g} "
-        f"vCPU, which allows at most {allowed_mib[-1] / 1024:g} GiB; raise vcpu, or reduce "
-        f"memory{hint(settings)}",
-        option="memory",
-    )

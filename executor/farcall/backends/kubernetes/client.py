@@ -27,8 +27,9 @@ from urllib.parse import urlsplit
 import aiohttp
 from multidict import CIMultiDict
 
+from farcall.backends.kubernetes.credentials import Credentials, Proof
 from farcall.backends.kubernetes.error_translation import Call, KubeError, broken, place, refused
-from farcall.backends.kubernetes.kubeconfig import Connection, Credentials, Proof
+from farcall.backends.kubernetes.kubeconfig import Connection
 from farcall.model import clock
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.pacing import FIRST_WAIT_S, Limiter, Meter, Retries, RetryLog, Ticket

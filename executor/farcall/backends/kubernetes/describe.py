@@ -11,324 +11,32 @@ Sources:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from farcall.backends import bootstrap
-from farcall.backends.failure_tables import waiting
 from farcall.backends.kubernetes import failure_reasons, names
-from farcall.backends.kubernetes.documents import FAILURES, IGNORED_FAILURES, unescaped
-from farcall.backends.kubernetes.failure_reasons import Heals
-from farcall.backends.kubernetes.names import (
-    CONTAINER,
-    ENDED_ANNOTATION,
-    INDEX_LABEL,
-    JOB_LABEL,
-    KIND_LABEL,
-    NAME_ANNOTATION,
-    NODE_LABEL,
-    OPTIONS_ANNOTATION,
-    QUEUE_LABEL,
-    REASON_ANNOTATION,
-    RETRIES_ANNOTATION,
-    TAGS_ANNOTATION,
+from farcall.backends.kubernetes.detail import (
+    KubernetesDetail,
+    annotations_of,
+    constant_facts,
+    json_annotation,
 )
-from farcall.model.failure_reasons import OWN_REASON, Dwell, FailureReason
-from farcall.model.jobs import Attempt, JobDetail, JobStatus, NodeGroup
-from farcall.model.timing import Timing
-from farcall_runtime.contract import ENV_OWN_NODES
-
-# --- Pod states: the retained facts about a pod, in the cluster's own terms. No I/O
-#
-# A pod's status may be incomplete: its phase is Failed before a reason is set, an evicted pod has
-# no container at all, and a deleted pod does not exist. Missing facts are left empty, and
-# `Pod.is_settled` is whether another poll may return more.
-#
-# Sources:
-#     https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
-#     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-
-
-POD_DELETED = "PodDeleted: the pod was deleted"
-"""farcall's own reason, because the cluster has none for a deleted pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod, or its last known state.
-
-    Attributes:
-        uid: The pod's UID.
-        name: Name of the pod, and of its log.
-        job: Its job's ID.
-        index: Its completion index; None if it has none.
-        node: Its index among its job's nodes.
-        attempt: Number of the attempt, from 1.
-        counted: Number of earlier failed attempts that count.
-        phase: Such as ``Pending``.
-        reason: The cluster's reason for its end, or for not placing it.
-        container_reason: The node's reason about its container.
-        exit_code: Exit code of its container, or None.
-        created_at: Time of its creation.
-        started_at: Time at which its container started, or None.
-        stopped_at: Time at which its container ended, or None.
-        has_place: Whether it was assigned to a node.
-        is_disrupted: Whether it was evicted, preempted, or lost with its node.
-        is_unreachable: Whether its node does not respond.
-        is_deleting: Whether it is being deleted, by a user or by the Job's controller, and was
-            not over before.
-        address: Its IP address; empty if it has none.
-        gone: Whether it was deleted.
-    """
-
-    uid: str
-    name: str
-    job: str
-    index: int | None = None
-    node: int = 0
-    attempt: int = 1
-    counted: int = 0
-    phase: str = "Pending"
-    reason: str = ""
-    container_reason: str = ""
-    exit_code: int | None = None
-    created_at: datetime | None = None
-    started_at: datetime | None = None
-    stopped_at: datetime | None = None
-    has_place: bool = False
-    is_disrupted: bool = False
-    is_unreachable: bool = False
-    is_deleting: bool = False
-    address: str = ""
-    gone: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended for good."""
-        return self.gone or self.phase in ("Succeeded", "Failed")
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether its container does not run yet."""
-        return not self.gone and self.phase == "Pending"
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether its status is complete: the kubelet adds nothing more."""
-        has_reason = self.reason or self.container_reason or self.exit_code is not None
-        return self.phase != "Failed" or self.gone or bool(has_reason)
-
-    def deleted(self) -> Pod:
-        """Return the same pod, marked as deleted."""
-        return replace(self, gone=True)
-
-    def as_attempt(self) -> Attempt:
-        """Return the pod as an attempt of its task."""
-        lost = "" if self.exit_code is not None and not self.is_deleting else POD_DELETED
-        reason = self.reason or (lost if self.gone or self.is_deleting else "")
-        return Attempt(
-            reason,
-            self.container_reason,
-            self.exit_code,
-            self.name if self.started_at is not None else "",
-            self.started_at,
-            self.stopped_at,
-        )
-
-
-def read(document: Mapping[str, Any]) -> Pod:
-    """Parse a pod.
-
-    Args:
-        document: The object from the API server.
-    """
-    metadata, status = document.get("metadata") or {}, document.get("status") or {}
-    labels, marks = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
-    disrupted = _true(conditions.get("DisruptionTarget"))
-    scheduled = conditions.get("PodScheduled") or {}
-    index = _number(marks.get(INDEX_LABEL, labels.get(INDEX_LABEL)))
-    phase = str(status.get("phase") or "Pending")
-    state = _own_state(status)
-    blocking = _blocking_init_container(document.get("spec") or {}, status)
-    ended = state.get("terminated") or {}
-    begun = state.get("running") or ended
-    stopped_at = moment(ended.get("finishedAt"))
-    node = str((document.get("spec") or {}).get("nodeName") or "")
-    is_unreachable = phase == "Running" and _is_unreachable(conditions)
-    return Pod(
-        uid=str(metadata.get("uid") or ""),
-        name=str(metadata.get("name") or ""),
-        job=str(labels.get(JOB_LABEL) or ""),
-        index=index,
-        node=_number(labels.get(NODE_LABEL)) or index or 0,
-        attempt=1
-        + sum(
-            _number(marks.get(key)) or 0
-            for key in (FAILURES, IGNORED_FAILURES, RETRIES_ANNOTATION)
-        ),
-        counted=_number(marks.get(FAILURES)) or 0,
-        phase=phase,
-        reason=(failure_reasons.node_not_ready(node) if is_unreachable else "")
-        or _reason(status, disrupted, scheduled if phase == "Pending" else {}),
-        container_reason=_init_reason(metadata, blocking)
-        if blocking
-        else _container_reason(state),
-        exit_code=_number(ended.get("exitCode")),
-        created_at=moment(metadata.get("creationTimestamp")),
-        started_at=_started_at(begun),
-        stopped_at=stopped_at,
-        has_place=bool(node or _true(scheduled)),
-        is_disrupted=bool(disrupted),
-        is_unreachable=is_unreachable,
-        is_deleting=_is_deleting(metadata, stopped_at),
-        address=str(status.get("podIP") or ""),
-    )
-
-
-def words(reason: object, message: object = "") -> str:
-    """Join the cluster's reason and message."""
-    return ": ".join(str(part).strip() for part in (reason, message) if part)
-
-
-def moment(text: object) -> datetime | None:
-    """Parse a time of Kubernetes; return None if it is missing or invalid."""
-    if not isinstance(text, str):
-        return None
-    try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return found if found.tzinfo else None
-
-
-def _reason(
-    status: Mapping[str, Any], disrupted: Mapping[str, Any], scheduled: Mapping[str, Any]
-) -> str:
-    """Return why it ended or waits; the status is more precise than a condition."""
-    if status.get("reason"):
-        return words(status["reason"], status.get("message"))
-    if disrupted:
-        return words(disrupted.get("reason"), disrupted.get("message"))
-    if scheduled.get("status") == "False":
-        return words(scheduled.get("reason"), scheduled.get("message"))
-    return ""
-
-
-def _started_at(state: Mapping[str, Any]) -> datetime | None:
-    """Return a container's start; runtimes report 1970 if it could not be started."""
-    found = moment(state.get("startedAt"))
-    return None if found is None or found.year <= 1970 else found
-
-
-def _is_unreachable(conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
-    """Return whether a running pod's node does not respond.
-
-    Source:
-        https://kubernetes.io/docs/concepts/architecture/nodes/#node-controller
-    """
-    ready = conditions.get("Ready") or {}
-    # Each kubelet gives a reason if a pod is not ready; the node controller gives none.
-    is_marked = ready.get("status") == "False" and not ready.get("reason")
-    disrupted = _true(conditions.get("DisruptionTarget"))
-    return is_marked or disrupted.get("reason") == "DeletionByTaintManager"
-
-
-def _own_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of the task's container."""
-    statuses = status.get("containerStatuses") or ()
-    return next((_of_container(each) for each in statuses if each.get("name") == CONTAINER), {})
-
-
-def _blocking_init_container(
-    spec: Mapping[str, Any], status: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return the status of the init container that keeps the task's from starting."""
-    own = _own_state(status)
-    if own and not _is_initializing(own):
-        return {}
-    sidecars = {
-        each.get("name")
-        for each in spec.get("initContainers") or ()
-        if each.get("restartPolicy") == "Always"
-    }
-    statuses: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
-    for each in statuses:
-        state = _of_container(each)
-        # A native sidecar stops after the task's container, with an exit code of its own.
-        has_failed = each.get("name") not in sidecars and _failed_code(state)
-        if has_failed or ("waiting" in state and not _is_initializing(state)):
-            return each
-    return {}
-
-
-def _init_reason(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """Return the reason of a blocking init container, with its name and image."""
-    state, name = _of_container(status), status.get("name")
-    found = f"init container {name}, image {status.get('image')}"
-    code = _failed_code(state)
-    if not code:
-        return f"{_container_reason(state)} ({found})"
-    why = words(f"exit code {code}", _container_reason(state))
-    log = f"kubectl logs {metadata.get('name')} -c {name}"
-    return words(failure_reasons.INIT_FAILED, f"{why} ({found}; {log})")
-
-
-def _is_deleting(metadata: Mapping[str, Any], stopped_at: datetime | None) -> bool:
-    """Return whether a pod is being deleted, and its container had not ended before."""
-    if "deletionTimestamp" not in metadata:
-        return False
-    deadline = moment(metadata["deletionTimestamp"])
-    if deadline is None or stopped_at is None:
-        return True
-    grace = timedelta(seconds=_number(metadata.get("deletionGracePeriodSeconds")) or 0)
-    return stopped_at >= deadline - grace
-
-
-def _of_container(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    state: Mapping[str, Any] = status.get("state") or {}
-    return state
-
-
-def _is_initializing(state: Mapping[str, Any]) -> bool:
-    """Return whether a container waits for init containers."""
-    waiting = state.get("waiting")
-    return waiting is not None and waiting.get("reason") in (None, "PodInitializing")
-
-
-def _failed_code(state: Mapping[str, Any]) -> int:
-    """Return the exit code of a failed container; otherwise 0."""
-    return (state.get("terminated") or {}).get("exitCode") or 0
-
-
-def _container_reason(state: Mapping[str, Any]) -> str:
-    """Return the node's reason; empty if it only repeats the state."""
-    said = state.get("terminated") or state.get("waiting") or {}
-    hollow = ("Completed", "Error", "ContainerCreating", "PodInitializing")
-    reason, message = said.get("reason"), said.get("message")
-    return "" if reason in hollow and not message else words(reason, message)
-
-
-def _true(condition: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return condition if condition and condition.get("status") == "True" else {}
-
-
-def _number(value: object) -> int | None:
-    """Parse an integer that other writers may have stored."""
-    try:
-        return int(value)  # type: ignore[call-overload,no-any-return]
-    except (TypeError, ValueError):
-        return None
-
+from farcall.backends.kubernetes.indexes import parse_indexes
+from farcall.backends.kubernetes.names import (
+    ENDED_ANNOTATION,
+    OPTIONS_ANNOTATION,
+    REASON_ANNOTATION,
+)
+from farcall.backends.kubernetes.pods import Pod, moment, words
+from farcall.model.failure_reasons import OWN_REASON
+from farcall.model.jobs import Attempt, JobStatus
 
 DELETED = "JobDeleted: the Job was deleted"
 MAIN_ENDED = "MainNodeEnded: the main node ended, and the other nodes with it"
 """farcall's own reason, because the cluster has none."""
 
-_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _FAILURES = ("Failed", "FailureTarget")
 _SUCCESSES = ("Complete", "SuccessCriteriaMet")
 _WAITING_KINDS = ("Workload", "PodGroup")
@@ -344,80 +52,6 @@ https://kueue.sigs.k8s.io/docs/concepts/workload/
 
 _DEACTIVATED = "Deactivated"
 _START_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
-
-
-class KubernetesDetail(JobDetail):
-    """A job, or an array task, as described by its cluster."""
-
-    platform: ClassVar[str] = "Kubernetes"
-
-    @property
-    def platform_reason(self) -> str:
-        """The informative part of the cluster's reasons for the end."""
-        is_hollow = failure_reasons.is_hollow(self.status_reason)
-        return self.container_reason if is_hollow else self.reason
-
-    @property
-    def places(self) -> Mapping[str, str]:
-        """Its namespace, and the pod of its last attempt that has started."""
-        found = {"Namespace": self.log_group, "Pod": self.log_stream}
-        return {name: text for name, text in found.items() if text}
-
-    @property
-    def remedy(self) -> str:
-        """Remedy if the cluster reports that it cannot start the job; otherwise empty."""
-        row = failure_reasons.row_of(self) if self.is_blocked else None
-        return failure_reasons.explained(row.failure_reason, self).remedy if row else ""
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the cluster reports that it cannot start the job at present."""
-        is_waiting = not self.status.is_final and self.status is not JobStatus.RUNNING
-        return is_waiting and not self.is_terminated and failure_reasons.row_of(self) is not None
-
-    @property
-    def likely_cause(self) -> str:
-        """Likely cause of a long wait, as a sentence."""
-        if self.status_reason:
-            why, remedy = self.waiting()
-            return f"{why[:1].upper()}{why[1:]}. To do: {remedy}."
-        if self.furthest in (JobStatus.SUBMITTED, JobStatus.PENDING):
-            return (
-                "No controller has created its pods: check kube-controller-manager and the "
-                "events of the Job (kubectl describe job)."
-            )
-        return "The cluster may have no free capacity, or a node may be starting."
-
-    @property
-    def is_explained(self) -> bool:
-        """Whether the cluster or farcall wrote the status reason; users cannot write one."""
-        return True
-
-    @property
-    def has_lost_attempts(self) -> bool:
-        """Whether it has failed and its pods, which describe its attempts, were deleted."""
-        return self.status is JobStatus.FAILED and not self.tried and not self.array_size
-
-    def dwell(self, timing: Timing) -> Dwell:
-        """Return the grace periods before a blocked job is reported and terminated."""
-        row = failure_reasons.row_of(self)
-        if row is None or row.heals is Heals.OFTEN:
-            return Dwell(timing.blocked_report_s, None)
-        if row.heals is Heals.SOMETIMES:
-            return Dwell(timing.blocked_report_s, timing.pull_dwell_s)
-        return Dwell(0.0, timing.start_dwell_s)
-
-    def failure_reason(self) -> FailureReason:
-        """Return why the job ended; see `farcall.backends.kubernetes.failure_reasons`."""
-        return failure_reasons.failure_reason(self)
-
-    def waiting(self) -> tuple[str, str]:
-        """Return the state of the job in a sentence, and a remedy."""
-        if not self.is_terminated and (lost := failure_reasons.lost_node(self)):
-            return lost
-        is_held = not self.is_terminated and not self.is_blocked
-        held = failure_reasons.held(self) if is_held else None
-        return held or waiting(self, failure_reasons.STATES)
 
 
 class _End(NamedTuple):
@@ -457,10 +91,10 @@ class Description:
         self._status: Mapping[str, Any] = job.get("status") or {}
         self._events = tuple(events)
         self._parts = parts
-        self._base = _base(job, parts)
+        self._base = constant_facts(job, parts)
         self._end = _end(job, is_deleted=is_deleted)
         self._size: int = self._spec.get("completions") or 1
-        self._reasons = _table(_annotations(job).get(ENDED_ANNOTATION))
+        self._reasons = json_annotation(job, ENDED_ANNOTATION)
 
     def whole(self, pods: Sequence[Pod]) -> KubernetesDetail:
         """Describe the job.
@@ -538,11 +172,11 @@ class Description:
 
     @property
     def _completed(self) -> frozenset[int]:
-        return names.indexes(self._status.get("completedIndexes"))
+        return parse_indexes(self._status.get("completedIndexes"))
 
     @property
     def _failed(self) -> frozenset[int]:
-        return names.indexes(self._status.get("failedIndexes"))
+        return parse_indexes(self._status.get("failedIndexes"))
 
     def _one(self, base: KubernetesDetail, index: int, pods: Iterable[Pod]) -> KubernetesDetail:
         """Describe a task that consists of one pod at a time."""
@@ -695,7 +329,7 @@ def _is_before(pod: Pod, end: _End) -> bool:
 
 def options(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with which a Job was created; empty if unknown."""
-    return _table(_annotations(job).get(OPTIONS_ANNOTATION))
+    return json_annotation(job, OPTIONS_ANNOTATION)
 
 
 def _fits(codes: Mapping[str, Any], exit_code: int | None) -> bool:
@@ -762,7 +396,7 @@ def _end(job: Mapping[str, Any], *, is_deleted: bool) -> _End | None:
             at = moment(by_type.get("FailureTarget", found).get("lastTransitionTime"))
             if kind in _SUCCESSES:
                 return _End(is_success=True, reason="", at=at)
-            own = _annotations(job).get(REASON_ANNOTATION)
+            own = annotations_of(job).get(REASON_ANNOTATION)
             said = words(found.get("reason"), found.get("message"))
             return _End(is_success=False, reason=str(own or said), at=at)
     return _End(is_success=False, reason=_deleted(job), at=None) if is_deleted else None
@@ -773,7 +407,7 @@ def _of_end(end: _End) -> JobStatus:
 
 
 def _deleted(job: Mapping[str, Any]) -> str:
-    return str(_annotations(job).get(REASON_ANNOTATION) or DELETED)
+    return str(annotations_of(job).get(REASON_ANNOTATION) or DELETED)
 
 
 def _failed_pod(pods: Sequence[Pod], end: _End | None) -> Pod | None:
@@ -809,131 +443,3 @@ def _last_event(events: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> 
     found = [each for each in events if each.get("reason") in reasons]
     found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
     return words(found[-1].get("reason"), found[-1].get("message")) if found else ""
-
-
-# --- constant facts in the document -----------------------------------------------------------
-
-
-def _base(job: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> KubernetesDetail:
-    """Return the facts in a Job's document that do not change."""
-    metadata, spec = job.get("metadata") or {}, job.get("spec") or {}
-    labels, marks = metadata.get("labels") or {}, _annotations(job)
-    template = (spec.get("template") or {}).get("spec") or {}
-    container = _container(template)
-    resources = _resources(container)
-    environment = _environment(container)
-    tags = _table(marks.get(TAGS_ANNOTATION))
-    command = _command(container)
-    limit = spec.get("backoffLimitPerIndex", spec.get("backoffLimit"))
-    name = str(metadata.get("name") or "")
-    return KubernetesDetail(
-        job_id=name,
-        name=str(marks.get(NAME_ANNOTATION) or name),
-        status=JobStatus.SUBMITTED,
-        attempts_allowed=1 + (limit if isinstance(limit, int) and limit < 1000 else 0),
-        created_at=moment(metadata.get("creationTimestamp")),
-        log_group=str(metadata.get("namespace") or ""),
-        environment=environment,
-        queue=str(labels.get(QUEUE_LABEL) or ""),
-        image=str(container.get("image") or ""),
-        command=() if bootstrap.fetched(command) else command,
-        runtime=bootstrap.fetched(command),
-        vcpu=resources[0],
-        memory_mib=resources[1],
-        gpus=resources[2],
-        time_limit_s=template.get("activeDeadlineSeconds"),
-        groups=_groups(parts or [job]),
-        instance_type=(template.get("nodeSelector") or {}).get(_INSTANCE_TYPE, ""),
-        tags={str(key): str(value) for key, value in tags.items()},
-        is_command=labels.get(KIND_LABEL) == "command",
-    )
-
-
-def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
-    """Return the node groups of a multi-node job; equal nodes form one group."""
-    templates = [each for one in objects for each in _templates(one)]
-    placed = sorted(templates, key=lambda each: each[0])
-    if not any(ENV_OWN_NODES in _environment(_container(pod)) for _, _, pod in placed):
-        return ()
-    found: list[NodeGroup] = []
-    for first, count, template in placed:
-        container = _container(template)
-        vcpu, memory, gpus = _resources(container)
-        group = NodeGroup(
-            first=first,
-            last=first + count - 1,
-            image=str(container.get("image") or ""),
-            command=_command(container),
-            environment=_environment(container),
-            vcpu=vcpu,
-            memory_mib=memory,
-            gpus=gpus,
-        )
-        before = found[-1] if found else None
-        if before is not None and _is_same(before, group):
-            found[-1] = replace(before, last=group.last)
-        else:
-            found.append(group)
-    return tuple(found)
-
-
-def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
-    """Return whether two node groups are equal except for their indexes."""
-    alike = replace(other, first=one.first, last=one.last, environment=one.environment)
-    ranks = failure_reasons.NODE_VARIABLES
-    environments = [
-        {key: value for key, value in each.environment.items() if key not in ranks}
-        for each in (one, other)
-    ]
-    return one == alike and environments[0] == environments[1]
-
-
-def _templates(document: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str, Any]]]:
-    """Return first index, number and pod spec of each kind of node in an object."""
-    spec = document.get("spec") or {}
-    if "tasks" in spec:  # Volcano's
-        return [
-            (
-                names.rank(each.get("template") or {}, place),
-                each.get("replicas") or 1,
-                (each.get("template") or {}).get("spec") or {},
-            )
-            for place, each in enumerate(spec["tasks"])
-        ]
-    template = spec.get("template") or {}
-    first = names.rank(document, 0)
-    return [(first, spec.get("completions") or 1, template.get("spec") or {})]
-
-
-def _container(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = template.get("containers") or ()
-    own = next((each for each in found if each.get("name") == CONTAINER), None)
-    return own if own is not None else next(iter(found), {})
-
-
-def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
-    given = [*(container.get("command") or ()), *(container.get("args") or ())]
-    return tuple(unescaped(part) for part in given)
-
-
-def _environment(container: Mapping[str, Any]) -> dict[str, str]:
-    found = (each for each in container.get("env") or () if "value" in each)
-    return {each["name"]: unescaped(each["value"] or "") for each in found}
-
-
-def _resources(container: Mapping[str, Any]) -> tuple[float, int, int]:
-    limits = (container.get("resources") or {}).get("limits") or {}
-    return names.resources(limits)
-
-
-def _annotations(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (job.get("metadata") or {}).get("annotations") or {}
-
-
-def _table(text: object) -> dict[str, Any]:
-    """Parse a JSON annotation; empty if invalid, because other clients can write it."""
-    try:
-        found = json.loads(text) if isinstance(text, str) else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

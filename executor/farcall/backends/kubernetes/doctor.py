@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import documents, names
-from farcall.backends.kubernetes.backend import FORBIDDEN, NamedObject, get_object, named_objects
+from farcall.backends.kubernetes import pod_template, quantities
 from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.documents import KubernetesJob
 from farcall.backends.kubernetes.error_translation import KubeError
+from farcall.backends.kubernetes.preflight import FORBIDDEN, NamedObject, get_object, named_objects
 from farcall.config.settings import Settings
 from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding
 
@@ -113,8 +114,8 @@ def wanted(settings: Settings) -> list[Right]:
 async def check_resources(settings: Settings) -> list[Finding]:
     """Check that the options result in a valid pod."""
     job = JobSpec("farcall-doctor", 1, {}, settings)
-    documents.template(job, settings, {"image": "image"})  # raises if they are invalid
-    limits = documents.pod_resources(settings)
+    KubernetesJob(job, "image").objects()  # raises if they are invalid
+    limits = pod_template.resources(settings)
     text = f"{limits['cpu']} CPU and {limits['memory']} of memory"
     text += f", {settings.num_gpus} GPU" if settings.num_gpus else ""
     return [Finding("resources", OK, f"{text}, as requests and as limits")]
@@ -230,7 +231,7 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
     for resource, amount in _amounts(settings).items():
         if resource not in hard:
             continue
-        limit, taken = names.quantity(hard[resource]), names.quantity(used.get(resource))
+        limit, taken = quantities.quantity(hard[resource]), quantities.quantity(used.get(resource))
         said = f"{name}: {resource} {used.get(resource, 0)} of {hard[resource]} is used"
         if amount > limit:
             remedy = "request less (vcpu, memory, num_gpus), or ask for a higher quota"
@@ -248,9 +249,9 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
 def _amounts(settings: Settings) -> dict[str, float]:
     """Return one pod's share of a quota, by the quota's resource names."""
     found: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
-    for name, value in documents.pod_resources(settings).items():
+    for name, value in pod_template.resources(settings).items():
         for key in (name, f"requests.{name}", f"limits.{name}"):
-            found[key] = names.quantity(value)
+            found[key] = quantities.quantity(value)
     return found
 
 

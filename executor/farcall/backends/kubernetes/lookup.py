@@ -15,10 +15,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from farcall.backends.kubernetes import describe, documents, names, nodes
+from farcall.backends.kubernetes import names, nodes, volcano
 from farcall.backends.kubernetes.client import Kube
-from farcall.backends.kubernetes.describe import Description, Pod
+from farcall.backends.kubernetes.describe import Description
 from farcall.backends.kubernetes.error_translation import KubeError
+from farcall.backends.kubernetes.indexes import parse_indexes
 from farcall.backends.kubernetes.names import (
     INDEX_LABEL,
     JOB_LABEL,
@@ -30,6 +31,7 @@ from farcall.backends.kubernetes.names import (
     object_name,
     run_label,
 )
+from farcall.backends.kubernetes.pods import Pod, moment, read_pod
 from farcall.backends.kubernetes.watch import (
     PAGE,
     ClusterWatch,
@@ -111,12 +113,12 @@ class Found:
     @property
     def parts(self) -> tuple[dict[str, Any], ...]:
         """All of its documents if there are more than its Job."""
-        return self.objects if len(self.objects) > 1 or nodes.is_one(self.job) else ()
+        return self.objects if len(self.objects) > 1 or volcano.is_one(self.job) else ()
 
     @property
     def is_array(self) -> bool:
         """Whether its indexes are independent tasks, not nodes of one job."""
-        return self.size > 1 and not (_is_multi_node(self.job) or nodes.is_one(self.job))
+        return self.size > 1 and not (_is_multi_node(self.job) or volcano.is_one(self.job))
 
     @property
     def is_ours(self) -> bool:
@@ -161,7 +163,7 @@ class Found:
 
     def indexes(self, field: str) -> frozenset[int]:
         """Return the indexes of ``completedIndexes`` or ``failedIndexes``."""
-        return names.indexes(self.status.get(field))
+        return parse_indexes(self.status.get(field))
 
 
 @dataclass(slots=True)
@@ -350,7 +352,7 @@ class Lookup:
         if found is None:
             path = self._kube.path("pods")
             page = await self._kube.request("GET", path, params={**params, "limit": most})
-            found = [describe.read(document) for document in items_of(page)]
+            found = [read_pod(document) for document in items_of(page)]
             self._keep(job, key, found, is_open=True, least_s=least_s)
         return found
 
@@ -369,7 +371,7 @@ class Lookup:
                 "limit": PAGE,
             }
             page = await self._kube.request("GET", self._kube.path("pods"), params=params)
-            for pod in map(describe.read, items_of(page)):
+            for pod in map(read_pod, items_of(page)):
                 found.setdefault(pod.job, []).append(pod)
         return {name: self._with_deleted(name, found.get(name, [])) for name in names}
 
@@ -385,7 +387,7 @@ class Lookup:
     async def _list(self, params: Mapping[str, str], name: str = "") -> list[Pod]:
         found = []
         async for page in pages(self._kube, self._kube.path("pods"), params):
-            found += [describe.read(document) for document in items_of(page)]
+            found += [read_pod(document) for document in items_of(page)]
         return [replace(pod, job=name) for pod in found] if name else found
 
     # --- events -------------------------------------------------------------------------------
@@ -426,7 +428,7 @@ class Lookup:
         if job.is_final or job.status.get("ready"):
             return None
         if spec.get("suspend"):
-            if documents.KUEUE_QUEUE not in (metadata.get("labels") or {}):
+            if names.KUEUE_QUEUE not in (metadata.get("labels") or {}):
                 return None
             path = await self._kube.kueue_path("workloads")
             return path, {"labelSelector": f"{_KUEUE_UID}={metadata.get('uid')}"}
@@ -612,15 +614,15 @@ def _whole(
 ) -> dict[str, Found]:
     """Combine the objects of a job; return nothing if the main object is missing."""
     objects = tuple(documents)
-    volcanos = [each for each in objects if nodes.is_one(each)]
-    job = nodes.as_job(volcanos[0]) if volcanos else nodes.MultiNodeJob(objects).job
+    volcanos = [each for each in objects if volcano.is_one(each)]
+    job = volcano.as_job(volcanos[0]) if volcanos else nodes.MultiNodeJob(objects).job
     return {} if job is None else {name: Found(name, job, objects, is_deleted)}
 
 
 def _is_multi_node(job: Mapping[str, Any]) -> bool:
     """Return whether a Job's pods are nodes of one job."""
     template = (job.get("spec") or {}).get("template") or {}
-    return nodes.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
+    return names.GANG_LABEL in ((template.get("metadata") or {}).get("labels") or {})
 
 
 def _of_job(job: Found) -> str:
@@ -647,7 +649,7 @@ def wanted_name(job: Mapping[str, Any]) -> str:
 def submitted_at(job: Mapping[str, Any]) -> tuple[datetime, str]:
     """Return the submission time: the server's, in seconds, then the client's."""
     metadata = job["metadata"]
-    at = describe.moment(metadata.get("creationTimestamp")) or _LONG_AGO
+    at = moment(metadata.get("creationTimestamp")) or _LONG_AGO
     return at, str((metadata.get("annotations") or {}).get(SUBMITTED_ANNOTATION) or "")
 
 
@@ -657,4 +659,4 @@ def _matches(job: Mapping[str, Any], named: str) -> bool:
 
 
 def _listed(job: dict[str, Any]) -> dict[str, Any]:
-    return nodes.as_job(job) if nodes.is_one(job) else job
+    return volcano.as_job(job) if volcano.is_one(job) else job

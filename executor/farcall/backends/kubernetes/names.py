@@ -6,9 +6,7 @@ Source:
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +20,10 @@ JOB_LABEL = "farcall/job"
 QUEUE_LABEL = "farcall/queue"
 NODE_LABEL = "farcall/node"
 """Label with a pod's node index, if it is not its completion index."""
+
+GANG_LABEL = "farcall/gang"
+"""Label of the pods that have host names in the nodes' Service."""
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 NAME_ANNOTATION = "farcall/name"
 """The job's requested name, which may be invalid in Kubernetes."""
@@ -41,6 +43,10 @@ SUBMITTED_ANNOTATION = "farcall/submitted"
 
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 """Kubernetes's own label, and annotation, of a pod of an Indexed Job."""
+
+FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-failure-count"
+IGNORED_FAILURES_ANNOTATION = "batch.kubernetes.io/job-index-ignored-failure-count"
+"""Kubernetes's own annotations of a pod: failures of its index, and those that do not count."""
 
 RETRIES_ANNOTATION = "volcano.sh/job-retry-count"
 """Volcano's annotation of a pod: number of the job's earlier attempts."""
@@ -72,53 +78,26 @@ def run_label(run: str) -> str:
     return _NO_LABEL.sub("-", run)[:_LABEL_CHARACTERS].strip("-._")
 
 
-# --- Resources and numbers in a cluster's documents. No I/O --------------------
-#
-# Source:
-#     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+def labels(name: str, run: str, queue: str, *, is_command: bool) -> dict[str, str]:
+    """Return the labels of a job's objects and pods.
 
-
-_QUANTITY = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?)([a-zA-Z]{0,2})")
-_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_UNITS = {
-    **{unit: 10.0**power for unit, power in _DECIMAL.items()},
-    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)},
-}
-_MIB = 1024 * 1024
-_GPU = re.compile(r"(nvidia\.com|amd\.com)/gpu")
-
-
-def quantity(value: object) -> float:
-    """Parse a quantity such as ``500m`` or ``4Gi``; 0 if invalid."""
-    found = _QUANTITY.fullmatch(str(value))
-    if found is None or found[2] not in _UNITS:
-        return 0.0
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def resources(limits: Mapping[str, Any]) -> tuple[float, int, int]:
-    """Return the vCPUs, MiB of memory and GPUs of a container's limits."""
-    gpus = sum(quantity(value) for name, value in limits.items() if _GPU.fullmatch(name))
-    memory = math.floor(quantity(limits.get("memory", 0)) / _MIB)
-    return round(quantity(limits.get("cpu", 0)), 6), memory, int(gpus)
+    Args:
+        name: The job's requested name.
+        run: Name of the submitting session.
+        queue: The job's queue; empty if it has none.
+        is_command: Whether it runs a command.
+    """
+    found = {
+        MANAGED_LABEL: MANAGER,
+        KIND_LABEL: "command" if is_command else "task",
+        JOB_LABEL: object_name(name),
+        RUN_LABEL: run_label(run),
+        QUEUE_LABEL: run_label(queue),
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def rank(document: Mapping[str, Any], otherwise: int) -> int:
     """Return the index of the node that an object is for."""
     label = ((document.get("metadata") or {}).get("labels") or {}).get(NODE_LABEL)
     return int(label) if isinstance(label, str) and label.isdecimal() else otherwise
-
-
-# --- Indexes of a Job as its status lists them: ``1,3-5``. No I/O -------------------------------
-#
-# Source:
-#     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
-
-
-@functools.lru_cache(maxsize=16)
-def indexes(text: str | None) -> frozenset[int]:
-    """Return the listed indexes; None is an empty list."""
-    ranges = (part.partition("-") for part in (text or "").split(",") if part)
-    return frozenset(
-        index for first, _, last in ranges for index in range(int(first), int(last or first) + 1)
-    )

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from farcall.backends.kubernetes import names, nodes
+from farcall.backends.kubernetes import names, nodes, volcano
 from farcall.backends.kubernetes.client import MERGE_PATCH, Kube, path_of
 from farcall.backends.kubernetes.describe import MAIN_ENDED
 from farcall.backends.kubernetes.error_translation import Call, KubeError
@@ -102,14 +102,14 @@ class Terminator:
         if document.get("kind") != "Job":
             return
         body: dict[str, Any] = {"metadata": {"annotations": {REASON_ANNOTATION: reason}}}
-        is_volcano = nodes.is_one(document)
+        is_volcano = volcano.is_one(document)
         if not is_volcano:
             # If the Job has not started, this resumes it, and it exceeds its deadline at once.
             body["spec"] = {"activeDeadlineSeconds": 0, "suspend": False}
         path = f"{path_of(self._kube, document)}/{document['metadata']['name']}"
         await self._kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         if is_volcano:
-            command = nodes.command(document)
+            command = volcano.command(document)
             await self._kube.request("POST", path_of(self._kube, command), body=command)
 
     # --- array tasks --------------------------------------------------------------------------

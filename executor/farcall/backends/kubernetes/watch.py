@@ -22,11 +22,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from farcall.backends.kubernetes import describe
 from farcall.backends.kubernetes.client import LAPSE_S, Kube
-from farcall.backends.kubernetes.describe import Pod
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
+from farcall.backends.kubernetes.pods import Pod, read_pod
 from farcall.model import clock
 from farcall.model.errors import FarcallError
 
@@ -150,7 +149,7 @@ class _Run:
             self._on_deleted(name)
 
     def _take_pod(self, document: dict[str, Any]) -> None:
-        found = describe.read(document)
+        found = read_pod(document)
         self._job_of[found.uid] = found.job
         seen = self.of(found.job)
         seen.failed[found.uid] = found

@@ -5,183 +5,21 @@ TorchX has its own scheduler ``kubernetes`` for clusters with Volcano. Both can 
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
-import yaml
 from torchx.schedulers.api import Scheduler
 from torchx.specs import AppDef
 
 from farcall.config.settings import Settings
 from farcall.engine.session import Session
-from farcall.model.commands import ENV_RUN
-from farcall.model.jobs import JobDetail
-from farcall.model.names import KUBERNETES
-from farcall.torchx.apps import App, Places, Wanted
+from farcall.torchx.apps import App, Places
 from farcall.torchx.kubernetes import mapping
-from farcall.torchx.kubernetes.mapping import amend, containers, marked, plain
+from farcall.torchx.kubernetes.namespaces import Namespaces
 from farcall.torchx.kubernetes.options import SCHEDULER, KubernetesOptions
+from farcall.torchx.kubernetes.request import SUBMISSION_OPTIONS, KubernetesRequest, of_documents
 from farcall.torchx.request import Request, chosen, spec_of
 from farcall.torchx.roles import Planned
 from farcall.torchx.scheduler import FarcallScheduler
-
-# --- Kubernetes documents of an app for dry runs and submission, also after an edit --------------
-
-
-_HOW = (
-    *("kubeconfig", "context", "namespace", "scheduler", "queue"),
-    *("region", "s3_bucket_name", "s3_secret", "service_account"),
-)
-_NAMESPACE = "default"
-_RUN_LABEL = "farcall/run"
-
-
-@dataclass
-class KubernetesRequest(Request):
-    """Submission, which may be edited before it is sent.
-
-    Attributes:
-        objects: The documents in the order of their creation. The last one is the job and has the
-            job's name.
-        validate: Whether the API server checks all documents before any object is created.
-    """
-
-    objects: list[dict[str, Any]]
-    validate: bool = True
-
-    @property
-    def name(self) -> str:
-        """Name of the job, unique in its namespace."""
-        return str(self.objects[-1]["metadata"]["name"])
-
-    @name.setter
-    def name(self, name: str) -> None:
-        # Host names and labels contain it.
-        self.objects[:] = json.loads(
-            json.dumps(self.objects).replace(json.dumps(self.name)[1:-1], json.dumps(name)[1:-1])
-        )
-
-    @property
-    def namespace(self) -> str:
-        """Namespace of the job."""
-        found = self.objects[-1]["metadata"].get("namespace")
-        return str(found or self.options.get("namespace") or _NAMESPACE)
-
-    @namespace.setter
-    def namespace(self, namespace: str) -> None:
-        for each in self.objects:
-            each["metadata"]["namespace"] = namespace
-
-    @property
-    def app_id(self) -> str:
-        """The app's ID in TorchX's handles: ``namespace:name``."""
-        return f"{self.namespace}:{self.name}"
-
-    @property
-    def requests(self) -> dict[str, Any]:
-        """The documents in the format of `farcall.backends.base.Backend.plan`."""
-        return {"objects": self.objects}
-
-    def settings(self) -> Settings:
-        """Return the settings for the submission.
-
-        Raises:
-            SettingsError: A setting is wrong.
-        """
-        return Settings(**{**self.options, "namespace": self.namespace})
-
-    def commands(self) -> Iterator[list[str]]:
-        """Yield the nodes' commands with single dollar signs.
-
-        Changes to a command are written back when the next command is requested.
-        """
-        for document in self.objects:
-            for container in containers(document):
-                for field in ("command", "args"):
-                    yield from _edited(container, field)
-
-    def __str__(self) -> str:
-        return str(yaml.dump_all(self.objects, sort_keys=False))
-
-
-def _edited(container: dict[str, Any], field: str) -> Iterator[list[str]]:
-    given = [plain(part) for part in container.get(field, ())]
-    if not given:
-        return
-    edited = list(given)
-    yield edited
-    if edited != given:
-        container[field] = [marked(part) for part in edited]
-
-
-def of_documents(
-    planned: Planned[KubernetesOptions], documents: list[dict[str, Any]]
-) -> KubernetesRequest:
-    """Return an app's request with all fields that its roles set.
-
-    Args:
-        planned: The app.
-        documents: The documents of the app's node groups; they are changed in place.
-
-    Raises:
-        SettingsError: A role's overlay cannot be merged.
-    """
-    amend(documents, planned)
-    for document in documents:
-        _leave_out_run(document)
-    options = chosen(planned.settings, _HOW)
-    return KubernetesRequest(documents, planned.options.validate_spec, options=options)
-
-
-def _leave_out_run(document: dict[str, Any]) -> None:
-    """Remove the submitting session, which is not known yet."""
-    spec = document.get("spec", {})
-    templates = [each["template"] for each in (spec, *spec.get("tasks", ())) if "template" in each]
-    for each in (document, *templates):
-        each.get("metadata", {}).get("labels", {}).pop(_RUN_LABEL, None)
-    for container in containers(document):
-        container["env"] = [each for each in container["env"] if each["name"] != ENV_RUN]
-
-
-# --- Kubernetes namespaces as the places of apps, whose IDs are ``namespace:name`` --------------
-#
-# The namespace defaults to farcall's option, and then to the kubeconfig's context.
-
-
-_WHOLE = ""
-"""Backends' name for the whole namespace, used instead of a queue's name."""
-
-_CONNECTION = ("kubeconfig", "context", "namespace")
-
-
-class Namespaces:
-    """Namespaces of one cluster; see `farcall.torchx.apps.Places`."""
-
-    def settings(self, cfg: Mapping[str, Any], place: str = "") -> Settings:
-        """Return the settings with ``kubeconfig``, ``context`` and the namespace."""
-        given: dict[str, Any] = {name: cfg[name] for name in _CONNECTION if cfg.get(name)}
-        given |= {"namespace": place} if place else {}
-        return Settings(backend=KUBERNETES, **given)
-
-    async def named(self, session: Session, place: str, name: str) -> list[JobDetail]:
-        """Return the job with a name in the session's namespace."""
-        return await session.backend.list_named(name, _WHOLE)
-
-    async def listed(
-        self, session: Session, wanted: Wanted
-    ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
-        """Yield the namespace's jobs in wanted queues, in pages."""
-        async for page in session.backend.list_jobs(_WHOLE, foreign=True):
-            found = [job for job in page if fnmatchcase(job.queue, wanted.queue or "*")]
-            if found:
-                yield _WHOLE, found
-
-    def app_id(self, place: str, detail: JobDetail) -> str:
-        """Return a job's app ID in TorchX."""
-        return f"{detail.log_group}:{detail.job_id}"  # the namespace holds its pods' logs
 
 
 class KubernetesScheduler(FarcallScheduler[KubernetesOptions], Scheduler[KubernetesOptions]):
@@ -202,7 +40,7 @@ class KubernetesScheduler(FarcallScheduler[KubernetesOptions], Scheduler[Kuberne
     def _read_back(
         self, requests: dict[str, Any], app: App, settings: Settings
     ) -> KubernetesRequest:
-        return KubernetesRequest(requests["objects"], options=chosen(settings, _HOW))
+        return KubernetesRequest(requests["objects"], options=chosen(settings, SUBMISSION_OPTIONS))
 
     async def _check(self, session: Session, wanted: Request) -> None:
         assert isinstance(wanted, KubernetesRequest)  # noqa: S101  # says so to the type checker

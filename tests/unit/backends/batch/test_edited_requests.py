@@ -4,7 +4,7 @@ import pytest
 
 from farcall import Nodes, Settings, SettingsError
 from farcall.backends.base import JobSpec
-from farcall.backends.batch import resubmission
+from farcall.backends.batch import edited_requests
 from farcall.backends.batch.documents import OWN_PREFIX, definition, job_request
 from farcall.model.errors import TaskTooLargeError
 
@@ -31,20 +31,20 @@ def spec(requests, **options):
 def test_unedited_definition_keeps_its_name():
     requests = planned()
     written = requests["RegisterJobDefinition"]["jobDefinitionName"]
-    assert resubmission.edited_definition(requests, {}).name == written
+    assert edited_requests.edited_definition(requests, {}).name == written
 
 
 def test_edited_definition_has_another_name():
     requests = planned()
-    before = resubmission.edited_definition(requests, {})
+    before = edited_requests.edited_definition(requests, {})
     requests["RegisterJobDefinition"]["containerProperties"]["user"] = "guest"
-    after = resubmission.edited_definition(requests, {})
+    after = edited_requests.edited_definition(requests, {})
     assert after.name != before.name
     assert after.document["containerProperties"]["user"] == "guest"
 
 
 def test_roles_are_resolved_in_every_container():
-    found = resubmission.edited_definition(
+    found = edited_requests.edited_definition(
         planned(1, 2), {ROLE: "arn:aws:iam::1:role/x/worker"}
     ).document
     ranges = found["nodeProperties"]["nodeRangeProperties"]
@@ -56,11 +56,11 @@ def test_roles_are_resolved_in_every_container():
 def test_definition_with_command_is_named_accordingly():
     requests = planned()
     requests["RegisterJobDefinition"]["containerProperties"]["command"] = ["sleep", "1"]
-    assert resubmission.edited_definition(requests, {}).name.startswith(OWN_PREFIX)
+    assert edited_requests.edited_definition(requests, {}).name.startswith(OWN_PREFIX)
 
 
 def test_job_values_replace_those_of_plan():
-    request = resubmission.edited_request(spec(planned()), ARN)
+    request = edited_requests.edited_request(spec(planned()), ARN)
     assert (request["jobName"], request["jobQueue"]) == ("hello-2", "other")
     assert request["jobDefinition"] == ARN
     assert request["containerOverrides"]["environment"] == [
@@ -70,7 +70,7 @@ def test_job_values_replace_those_of_plan():
 
 
 def test_each_node_group_gets_variables():
-    request = resubmission.edited_request(spec(planned(1, 2)), ARN)
+    request = edited_requests.edited_request(spec(planned(1, 2)), ARN)
     each = request["nodeOverrides"]["nodePropertyOverrides"]
     assert [one["containerOverrides"]["environment"][-1]["value"] for one in each] == ["me-1"] * 2
 
@@ -80,7 +80,7 @@ def test_variables_are_added_without_overrides(counts):
     requests = planned(*counts)
     requests["SubmitJob"].pop("containerOverrides", None)
     requests["SubmitJob"].pop("nodeOverrides", None)
-    request = resubmission.edited_request(spec(requests), ARN)
+    request = edited_requests.edited_request(spec(requests), ARN)
     found = (
         request.get("containerOverrides")
         or (request["nodeOverrides"]["nodePropertyOverrides"][-1]["containerOverrides"])
@@ -91,14 +91,14 @@ def test_variables_are_added_without_overrides(counts):
 def test_other_fields_are_sent_unchanged():
     requests = planned()
     requests["SubmitJob"]["dependsOn"] = [{"jobId": "1"}]
-    assert resubmission.edited_request(spec(requests), ARN)["dependsOn"] == [{"jobId": "1"}]
+    assert edited_requests.edited_request(spec(requests), ARN)["dependsOn"] == [{"jobId": "1"}]
 
 
 def test_input_is_not_modified():
     requests = planned(1, 2)
     before = copy.deepcopy(requests)
-    resubmission.edited_definition(requests, {ROLE: "x"})
-    resubmission.edited_request(spec(requests), ARN)
+    edited_requests.edited_definition(requests, {ROLE: "x"})
+    edited_requests.edited_request(spec(requests), ARN)
     assert requests == before
 
 
@@ -106,9 +106,9 @@ def test_oversized_command_is_rejected():
     requests = planned()
     requests["SubmitJob"]["containerOverrides"]["command"] = ["x" * 9000]
     with pytest.raises(TaskTooLargeError, match="8192"):
-        resubmission.edited_request(spec(requests), ARN)
+        edited_requests.edited_request(spec(requests), ARN)
 
 
 def test_missing_request_is_named():
     with pytest.raises(SettingsError, match="no SubmitJob"):
-        resubmission.edited_request(spec({}), ARN)
+        edited_requests.edited_request(spec({}), ARN)

@@ -6,8 +6,9 @@ from typing import Any
 
 from farcall import Settings
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import documents
-from farcall.backends.kubernetes.describe import Pod, read
+from farcall.backends.kubernetes.documents import KubernetesJob
+from farcall.backends.kubernetes.pods import Pod, read_pod
+from farcall.model.commands import Nodes
 
 NAME = "simulate-0a1b"
 IMAGE = "registry.example.org/task:1"
@@ -43,7 +44,7 @@ def job(
     spec = JobSpec(
         NAME, size, environment, settings, runtime=runtime, requests={} if command else None
     )
-    found = documents.job(spec, IMAGE)
+    (found,) = KubernetesJob(spec, IMAGE).objects()
     found["metadata"] |= {"namespace": "sim", "uid": "u", "creationTimestamp": at(0)}
     found["metadata"]["annotations"] |= annotations or {}
     if suspend is not None:
@@ -106,7 +107,7 @@ def pod(
         document["status"] |= {"reason": reason, "message": message}
     if state:
         document["status"]["containerStatuses"] = [{"name": "task", "state": state}]
-    return read(document)
+    return read_pod(document)
 
 
 def unscheduled(message: str, reason: str = "Unschedulable") -> Pod:
@@ -119,3 +120,15 @@ def unscheduled(message: str, reason: str = "Unschedulable") -> Pod:
 
 def event(reason: str, message: str, second: int = 20) -> dict[str, Any]:
     return {"kind": "Event", "reason": reason, "message": message, "lastTimestamp": at(second)}
+
+
+def command_pod(**fields: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return container and volumes of a command's pod, without farcall's own variables."""
+    groups = (Nodes(1, "busybox:1", **fields),)
+    (document,) = KubernetesJob(
+        JobSpec("one", 1, {}, Settings(backend="kubernetes"), groups)
+    ).objects()
+    pod = document["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container["env"] = [each for each in container["env"] if "FARCALL_" not in each["name"]]
+    return container, pod.get("volumes", [])

@@ -2,17 +2,13 @@ import json
 
 import pytest
 
-from farcall.backends.base import Runtime
-from farcall.backends.kubernetes import describe, documents
-from farcall.backends.kubernetes.describe import POD_DELETED as DELETED
-from farcall.backends.kubernetes.describe import read
+from farcall.backends.kubernetes import describe
+from farcall.backends.kubernetes.pods import read_pod
 from farcall.model.errors import JobCancelledError
 from farcall.model.jobs import Attempt, JobStatus
 from tests.unit.backends.kubernetes.objects import (
-    BUNDLE,
     IMAGE,
     NAME,
-    at,
     condition,
     event,
     job,
@@ -24,22 +20,6 @@ FAILED = condition("Failed", "FailedIndexes", "Job has failed indexes")
 OURS = {"farcall/reason": "farcall: cancelled by ann"}
 BY_DEADLINE = condition("Failed", "DeadlineExceeded", "Job was active longer than the deadline")
 WAITING = pod("Pending", waiting={"reason": "ContainerCreating"})
-
-
-def test_job_description_has_its_options():
-    runtime = Runtime("https://b.s3.r.amazonaws.com", "b", "r", "p/0", "x86_64", "3.11")
-    options = {"tags": {"a/b/c": "1"}, "instance_type": "m7i", "num_gpus": 1, "vcpu": 0.5}
-    found = describe.Description(job(runtime=runtime, options=options)).whole(())
-    assert (found.job_id, found.name, found.log_group) == (NAME, NAME, "sim")
-    assert (found.image, found.runtime, found.command) == (IMAGE, "b/p/0", ())
-    assert (found.vcpu, found.memory_mib, found.gpus) == (0.5, 3840, 1)
-    assert (found.time_limit_s, found.attempts_allowed) == (300, 3)
-    assert found.instance_type == "m7i"
-    assert found.tags == {"a/b/c": "1"}
-    assert found.environment["FARCALL_BUNDLE"] == BUNDLE
-    assert found.created_at is not None
-    assert not found.is_command
-    assert found.platform == "Kubernetes"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +90,6 @@ def test_suspension_is_no_attempt():
     assert describe.Description(job(active=1)).whole((deleted, later)).attempts == 1
 
 
-def test_container_that_never_started_has_no_start():
-    """The runtime reports the epoch as its start."""
-    over = {"exitCode": 128, "reason": "StartError", "startedAt": "1970-01-01T00:00:00Z"}
-    status = {"containerStatuses": [{"name": "task", "state": {"terminated": over}}]}
-    found = read({"status": {"phase": "Failed", **status}})
-    assert (found.exit_code, found.started_at) == (128, None)
-
-
 def test_attempts_keep_their_numbers():
     """Deleted pods leave empty attempts."""
     pods = (
@@ -140,37 +112,6 @@ def test_attempts_without_pods_are_unknown():
     ended = job(1, condition("Failed", "DeadlineExceeded", "past"), failed=2)
     assert describe.Description(ended).whole(()).has_lost_attempts
     assert not describe.Description(ended).whole((pod(exit_code=1),)).has_lost_attempts
-
-
-def test_deletion_after_end_keeps_exit():
-    """The deletion began at its timestamp minus the grace period."""
-    document = {
-        "metadata": {"deletionTimestamp": at(70), "deletionGracePeriodSeconds": 30},
-        "status": {
-            "phase": "Failed",
-            "containerStatuses": [
-                {"name": "task", "state": {"terminated": {"exitCode": 137, "finishedAt": at(39)}}}
-            ],
-        },
-    }
-    assert read(document).deleted().as_attempt().status_reason == ""
-    document["metadata"]["deletionTimestamp"] = at(69)
-    assert read(document).deleted().as_attempt().status_reason == DELETED
-
-
-def test_failed_pod_settles_with_its_reason():
-    assert not pod().is_settled
-    assert pod(exit_code=1).is_settled
-    assert pod(reason="Evicted").is_settled
-    assert pod(conditions=(condition("DisruptionTarget", "X"),)).is_settled
-    assert pod().deleted().is_settled
-    assert pod("Running", running=True).is_settled
-
-
-def test_deleted_pod_reports_deletion_unless_ended():
-    assert pod("Running", running=True).deleted().as_attempt().status_reason == DELETED
-    assert pod(exit_code=143, deleting=True).as_attempt().status_reason == DELETED
-    assert pod(exit_code=1).deleted().as_attempt().status_reason == ""
 
 
 NODE_CONTROLLERS = {"type": "Ready", "status": "False"}
@@ -196,15 +137,6 @@ def test_unresponsive_node_is_named(conditions, is_lost):
     assert array.status_summary.get("RUNNABLE", 0) == is_lost
 
 
-def test_likely_cause_is_clusters():
-    """The words of Batch do not apply to a cluster."""
-    held, new = job(4, suspend=True), job(4)
-    assert "suspended" in describe.Description(held).whole(()).likely_cause
-    assert "kube-controller-manager" in describe.Description(new).whole(()).likely_cause
-    full = describe.Description(job(active=1)).whole((pod("Pending", placed=False),))
-    assert "capacity" in full.likely_cause
-
-
 def test_waiting_init_container_is_the_reason():
     waits = {"waiting": {"reason": "ImagePullBackOff", "message": "m"}}
     status = {
@@ -214,35 +146,15 @@ def test_waiting_init_container_is_the_reason():
             {"name": "task", "state": {"waiting": {"reason": "PodInitializing"}}}
         ],
     }
-    blocked = read({"status": status})
+    blocked = read_pod({"status": status})
     assert blocked.container_reason == "ImagePullBackOff: m (init container setup, image x:1)"
     found = describe.Description(job(active=1)).whole((blocked,))
     assert found.remedy.startswith("check the image x:1 of init container setup")
 
 
-def test_sidecar_container_is_ignored():
-    sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 5, "reason": "Error"}}}
-    own = {"name": "task", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
-    found = read({"status": {"phase": "Failed", "containerStatuses": [sidecar, own]}})
-    assert (found.exit_code, found.container_reason) == (0, "")
-
-
-def test_native_sidecar_is_ignored():
-    """A native sidecar stops last, and its exit code is not the task's."""
-    spec = {"initContainers": [{"name": "mesh", "restartPolicy": "Always"}]}
-    sidecar = {"name": "mesh", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}}
-    killed = {"exitCode": 137, "reason": "OOMKilled"}
-    status = {"phase": "Failed", "initContainerStatuses": [sidecar]}
-    status["containerStatuses"] = [{"name": "task", "state": {"terminated": killed}}]
-    found = read({"spec": spec, "status": status})
-    assert (found.exit_code, found.container_reason) == (137, "OOMKilled")
-    status["containerStatuses"][0]["state"] = {"waiting": {"reason": "PodInitializing"}}
-    assert read({"spec": spec, "status": status}).exit_code is None
-
-
 def test_invalid_annotations_are_ignored():
     marks = {"batch.kubernetes.io/job-completion-index": "seven"}
-    found = read({"metadata": {"annotations": marks, "creationTimestamp": "yesterday"}})
+    found = read_pod({"metadata": {"annotations": marks, "creationTimestamp": "yesterday"}})
     assert (found.index, found.created_at, found.attempt) == (None, None, 1)
     annotations = {"farcall/tags": "[1", "farcall/ended": "7", "farcall/options": "null"}
     document = job(2, annotations=annotations, failedIndexes="0")
@@ -367,7 +279,8 @@ def test_own_reason_survives_deletion():
 def gang(*conditions, nodes=3, **status):
     document = job(nodes, *conditions, command=True, **status)
     container = document["spec"]["template"]["spec"]["containers"][0]
-    container["env"] += documents.variables({"FARCALL_NODE_COUNT": str(nodes), "A": "1"})
+    variables = {"FARCALL_NODE_COUNT": str(nodes), "A": "1"}
+    container["env"] += [{"name": name, "value": value} for name, value in variables.items()]
     container["args"] = ["sh", "-c", "echo $$(hostname)"]
     return document
 

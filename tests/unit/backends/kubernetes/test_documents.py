@@ -3,12 +3,10 @@ import json
 import pytest
 
 from farcall import Settings
-from farcall.backends import bootstrap
 from farcall.backends.base import JobSpec, Runtime
-from farcall.backends.kubernetes import documents
-from farcall.backends.kubernetes.documents import ANNOTATION_BYTES, REQUEST_BYTES, escaped, job
+from farcall.backends.kubernetes.documents import ANNOTATION_BYTES, REQUEST_BYTES, KubernetesJob
 from farcall.backends.kubernetes.names import OPTIONS_ANNOTATION, TAGS_ANNOTATION
-from farcall.model.errors import SettingsError, TaskTooLargeError
+from farcall.model.errors import TaskTooLargeError
 from tests.support.kubernetes_schemas import RELEASES, check
 
 BUNDLE = "s3://some-bucket/team/v1/ann-20261123T210000Z-a1b2c3/bundles/0a1b"
@@ -20,6 +18,12 @@ def spec(size=1, *, runtime=None, name="simulate-0a1b", environment=None, **opti
     given = {"FARCALL_BUNDLE": BUNDLE, **(environment or {})}
     settings = Settings(backend="kubernetes", **options)
     return JobSpec(name, size, given, settings, runtime=runtime)
+
+
+def job(spec, image):
+    """Return the only object of a job."""
+    (document,) = KubernetesJob(spec, image).objects()
+    return document
 
 
 def made(size=1, **options):
@@ -122,13 +126,6 @@ def test_map_is_one_indexed_job():
     assert (options["image"], options["vcpu"], options["time_limit"]) == (TASK, 2, 300)
 
 
-def test_options_set_variables_and_secrets():
-    found = container(environment={"A": "$(B)"}, secrets={"PASSWORD": "db/password"})["env"]
-    assert {"name": "A", "value": "$$(B)"} in found
-    reference = {"secretKeyRef": {"name": "db", "key": "password"}}
-    assert {"name": "PASSWORD", "valueFrom": reference} in found
-
-
 def test_illegal_name_is_kept_in_annotation():
     document = made(name="My_Simulation-0A1B")
     name = document["metadata"]["name"]
@@ -136,153 +133,6 @@ def test_illegal_name_is_kept_in_annotation():
     assert document["metadata"]["annotations"]["farcall/name"] == "My_Simulation-0A1B"
     labels = document["spec"]["template"]["metadata"]["labels"]
     assert name == labels["farcall/job"] == variables(name="My_Simulation-0A1B")["FARCALL_JOB_ID"]
-
-
-@pytest.mark.parametrize(
-    ("options", "rules"),
-    [
-        ({"retry_attempts": 1}, None),
-        ({"retry_attempts": 2}, [("NotIn", [143])]),
-        ({"retry_attempts": 10, "retry_on": "failure"}, [("In", [*range(59, 70), 137])]),
-    ],
-)
-def test_retry_options_set_backoff_and_rules(options, rules):
-    found = made(**options)["spec"]
-    assert found["backoffLimitPerIndex"] == options["retry_attempts"] - 1
-    if rules is None:
-        assert "podFailurePolicy" not in found
-        return
-    first, *others = found["podFailurePolicy"]["rules"]
-    assert first["action"] == "Ignore"
-    codes = [each["onExitCodes"] for each in others]
-    assert [(each["operator"], each["values"]) for each in codes] == rules
-
-
-@pytest.mark.parametrize(
-    ("vcpu", "cpu"),
-    [(1, "1"), (0.5, "500m"), (0.07, "70m"), (2.5, "2500m"), (1 / 3, "334m"), (0.0001, "1m")],
-)
-def test_cpus_are_whole_or_thousandths(vcpu, cpu):
-    assert container(vcpu=vcpu)["resources"]["limits"]["cpu"] == cpu
-
-
-def test_limits_equal_requests():
-    found = container(memory="100MB", num_gpus=2)["resources"]
-    assert found["limits"] == found["requests"]
-    assert found["limits"]["memory"] == "96Mi"
-    assert found["limits"]["nvidia.com/gpu"] == "2"
-
-
-def test_stock_image_runs_bootstrap_unprivileged():
-    found = container(runtime=RUNTIME)
-    assert [part.replace("$$", "$") for part in found["command"]] == bootstrap.command(RUNTIME)
-    assert found["securityContext"]["runAsUser"] == 10001
-    assert found["securityContext"]["allowPrivilegeEscalation"] is False
-    assert variables(runtime=RUNTIME)["HOME"] == "/tmp"
-    options = json.loads(made(runtime=RUNTIME)["metadata"]["annotations"][OPTIONS_ANNOTATION])
-    assert (options["image"], options["stock_image_uri"]) == ("", TASK)
-
-
-def test_variables_are_not_expanded():
-    assert escaped("a$(HOME)$$") == "a$$(HOME)$$$$"
-    assert documents.unescaped(escaped("a$(HOME)$$b$")) == "a$(HOME)$$b$"
-    assert variables(environment={"FARCALL_RETRY_OF": "$(HOME)"})["FARCALL_RETRY_OF"] == "$$(HOME)"
-
-
-def test_pod_placement_options_are_set():
-    found = pod(
-        service_account="simulator",
-        priority_class="high",
-        image_pull_secrets=["registry", "other"],
-        node_selector={"zone": "a"},
-        instance_type="m7g.large",
-        architecture="arm64",
-        tolerations=[{"key": "spot", "operator": "Exists"}],
-        s3_secret="keys",
-    )
-    check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": found}, RELEASES)
-    assert found["serviceAccountName"] == "simulator"
-    assert "automountServiceAccountToken" not in found
-    assert found["priorityClassName"] == "high"
-    assert found["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
-    assert found["nodeSelector"] == {
-        "zone": "a",
-        "node.kubernetes.io/instance-type": "m7g.large",
-        "kubernetes.io/arch": "arm64",
-    }
-    assert found["tolerations"] == [{"key": "spot", "operator": "Exists"}]
-    assert found["containers"][0]["envFrom"] == [{"secretRef": {"name": "keys"}}]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"node_selector": {"kubernetes.io/arch": "arm64"}},
-            ["node_selector", "'arm64'", "architecture requires 'amd64'"],
-        ),
-        (
-            {
-                "node_selector": {"node.kubernetes.io/instance-type": "a"},
-                "instance_type": "b",
-            },
-            ["node_selector", "instance_type requires 'b'"],
-        ),
-        ({"scheduler": "kueue"}, ["queue is empty", "localqueues"]),
-        ({"queue": "team"}, ["queue is 'team'", "set scheduler"]),
-        ({"shm_size": 8, "memory": 4}, ["shm_size is 8 GiB", "memory is 4 GiB"]),
-        (
-            {
-                "mounts": [
-                    {"type": "bind", "src": "/a", "dst": "/c/"},
-                    {"type": "bind", "src": "/b", "dst": "/c"},
-                ]
-            },
-            ["mounts has '/c'", "another dst"],
-        ),
-    ],
-)
-def test_contradictory_options_are_rejected(options, words):
-    with pytest.raises(SettingsError) as caught:
-        job(spec(**options), TASK)
-    assert caught.value.option in words[0]
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_mounts_and_shared_memory_are_volumes():
-    found = pod(
-        mounts=[
-            {"type": "volume", "src": "data", "dst": "/data", "readonly": True},
-            {"type": "bind", "src": "/scratch", "dst": "/tmp/scratch"},
-            {"type": "device", "src": "/dev/fuse"},
-            {"type": "device", "src": "/dev/null", "dst": "/dev/nothing", "perm": "r"},
-        ],
-        shm_size="1.5GiB",
-    )
-    check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": found}, RELEASES)
-    volumes = {each.pop("name"): each for each in found["volumes"]}
-    assert volumes == {
-        "volume-0": {"persistentVolumeClaim": {"claimName": "data"}},
-        "volume-1": {"hostPath": {"path": "/scratch"}},
-        "volume-2": {"hostPath": {"path": "/dev/fuse"}},
-        "volume-3": {"hostPath": {"path": "/dev/null"}},
-        "shared-memory": {"emptyDir": {"medium": "Memory", "sizeLimit": "1536Mi"}},
-    }
-    assert found["containers"][0]["volumeMounts"] == [
-        {"name": "volume-0", "mountPath": "/data", "readOnly": True},
-        {"name": "volume-1", "mountPath": "/tmp/scratch"},
-        {"name": "volume-2", "mountPath": "/dev/fuse"},
-        {"name": "volume-3", "mountPath": "/dev/nothing", "readOnly": True},
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
-    ]
-    assert found["containers"][0]["securityContext"] == {"privileged": True}
-
-
-def test_device_in_stock_image_is_privileged():
-    found = container(runtime=RUNTIME, mounts=[{"type": "device", "src": "/dev/fuse"}])
-    assert found["securityContext"]["privileged"] is True
-    assert "allowPrivilegeEscalation" not in found["securityContext"]
 
 
 def test_tags_may_have_any_key():
@@ -328,40 +178,6 @@ def test_volcano_queue_is_annotated():
 def test_ttl_is_optional():
     assert "ttlSecondsAfterFinished" not in made(ttl=None)["spec"]
     assert made(ttl="1h")["spec"]["ttlSecondsAfterFinished"] == 3600
-
-
-# --- templates that others use ----------------------------------------------------------------
-
-
-def test_template_includes_node_group_fields():
-    found = documents.template(
-        spec(shm_size=1),
-        Settings(backend="kubernetes", shm_size=1, vcpu=4),
-        {
-            "image": "theirs",
-            "env": [{"name": "A", "value": "1"}, {"name": "FARCALL_BUNDLE", "value": "theirs"}],
-            "volumeMounts": [{"name": "own", "mountPath": "/dev/shm"}],
-        },
-        volumes=[{"name": "own", "emptyDir": {}}],
-        labels={"farcall/node": "3"},
-    )
-    own = found["spec"]["containers"][0]
-    assert own["resources"]["limits"]["cpu"] == "4"
-    assert found["spec"]["volumes"] == [{"name": "own", "emptyDir": {}}]
-    assert own["volumeMounts"] == [{"name": "own", "mountPath": "/dev/shm"}]
-    assert found["metadata"]["labels"]["farcall/node"] == "3"
-    assert found["metadata"]["labels"]["farcall/job"] == "simulate-0a1b"
-    values = [each.get("value") for each in own["env"] if each["name"] == "FARCALL_BUNDLE"]
-    assert values == [BUNDLE]
-
-
-def test_command_image_has_no_architecture():
-    settings = Settings(backend="kubernetes")
-    command = JobSpec("c", 1, {"FARCALL_RUN": "ann-1"}, settings, requests={})
-    found = documents.template(command, settings, {"image": "theirs"})
-    assert "nodeSelector" not in found["spec"]
-    assert found["metadata"]["labels"]["farcall/kind"] == "command"
-    assert found["metadata"]["labels"]["farcall/run"] == "ann-1"
 
 
 # --- limits -----------------------------------------------------------------------------------

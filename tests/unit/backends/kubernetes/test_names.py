@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from farcall.backends.kubernetes import names
 from farcall.backends.kubernetes.names import object_name, run_label
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -37,3 +38,9 @@ def test_different_illegal_names_stay_different():
 )
 def test_run_name_becomes_label(run, label):
     assert run_label(run) == label
+
+
+@pytest.mark.parametrize(("label", "number"), [("3", 3), ("x", 9), (None, 9)])
+def test_node_rank_comes_from_label(label, number):
+    labels = {"farcall/node": label} if label else {}
+    assert names.rank({"metadata": {"labels": labels}}, 9) == number

@@ -1,8 +1,15 @@
 import pytest
 
-from farcall.backends.kubernetes.documents import job
 from farcall.model.errors import SettingsError
-from tests.unit.backends.kubernetes.test_documents import RUNTIME, TASK, container, made, pod, spec
+from tests.unit.backends.kubernetes.test_documents import (
+    RUNTIME,
+    TASK,
+    container,
+    job,
+    made,
+    pod,
+    spec,
+)
 
 
 def test_any_kubernetes_field_is_merged():

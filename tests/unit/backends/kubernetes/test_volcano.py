@@ -4,7 +4,8 @@ import pytest
 
 from farcall import Settings
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes import nodes
+from farcall.backends.kubernetes import volcano
+from farcall.backends.kubernetes.documents import KubernetesJob
 from farcall.model.commands import ENV_RUN, Nodes
 from tests.support import volcano_schema
 
@@ -14,7 +15,7 @@ def policies(*, is_command=True, **options):
     groups = (Nodes(1, "a"), Nodes(1, "b")) if is_command else ()
     bundle = {"FARCALL_BUNDLE": "s3://b/v1/run/bundles/0"}
     job = JobSpec("one-0a1b", 1, {ENV_RUN: "run", **({} if groups else bundle)}, settings, groups)
-    (document,) = nodes.objects(job, "image")
+    (document,) = KubernetesJob(job, "image").objects()
     return document["spec"]["policies"]
 
 
@@ -54,7 +55,7 @@ def test_pod_knows_number_of_failed_attempts():
         {"FARCALL_BUNDLE": "s3://b/v1/run/bundles/0"},
         Settings(backend="kubernetes", scheduler="volcano", nodes=2, retry_attempts=2),
     )
-    (document,) = nodes.objects(job, "image")
+    (document,) = KubernetesJob(job, "image").objects()
     (container,) = document["spec"]["tasks"][0]["template"]["spec"]["containers"]
     (found,) = (each for each in container["env"] if each["name"] == "FARCALL_FAILED_ATTEMPTS")
     path = found["valueFrom"]["fieldRef"]["fieldPath"]
@@ -63,7 +64,7 @@ def test_pod_knows_number_of_failed_attempts():
 
 def test_abort_command_names_job_uid():
     job = {"metadata": {"name": "one", "namespace": "team", "uid": "u-1"}}
-    command = nodes.command(job)
+    command = volcano.command(job)
     assert volcano_schema.faults(command) == []
     assert (command["action"], command["target"]["name"], command["target"]["uid"]) == (
         "AbortJob",
@@ -103,8 +104,8 @@ def volcano_job(phase, **status):
 )
 def test_phase_becomes_job_condition(phase, condition):
     job = volcano_job(phase)
-    assert nodes.is_one(job)
-    read = nodes.as_job(job)
+    assert volcano.is_one(job)
+    read = volcano.as_job(job)
     assert [each["type"] for each in read["status"]["conditions"]] == (
         [condition] * bool(condition)
     )

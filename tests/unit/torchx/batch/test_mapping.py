@@ -8,10 +8,10 @@ from torchx.specs.overlays import PUT, set_overlay
 import farcall
 from farcall import Device, EfsMount, SettingsError
 from farcall.backends.base import JobSpec
-from farcall.backends.batch import placement
+from farcall.backends.batch import fargate
 from farcall.torchx.batch.mapping import name_of
 from farcall.torchx.batch.options import BatchOptions
-from farcall.torchx.batch.scheduler import of_requests
+from farcall.torchx.batch.request import of_requests
 from tests.unit.torchx.apps import ITYPE, app, role, sized
 from tests.unit.torchx.batch.apps import planned
 
@@ -241,7 +241,7 @@ def test_fargate_limit_names_the_role():
     made = planned(app(role(mounts=[BindMount("/src", "/dst")])), **options)
     job = JobSpec("name", 1, {}, made.settings, made.groups)
     with pytest.raises(SettingsError, match="^role trainer: mounts is /src, which Fargate"):
-        placement.check_fargate(job)
+        fargate.check(job)
 
 
 def test_fargate_requires_execution_role():

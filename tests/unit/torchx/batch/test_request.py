@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from farcall import SettingsError
-from farcall.torchx.batch.scheduler import of_requests
+from farcall.torchx.batch.request import of_requests
 from farcall.torchx.request import write
 from tests.unit.torchx.apps import app, role
 from tests.unit.torchx.batch.apps import planned

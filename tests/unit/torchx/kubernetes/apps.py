@@ -7,11 +7,11 @@ from typing import Any
 
 from torchx.specs import AppDef
 
-from farcall.backends.kubernetes import nodes
+from farcall.backends.kubernetes.documents import KubernetesJob
 from farcall.engine.launcher import command_of
 from farcall.torchx.kubernetes.mapping import job_of
 from farcall.torchx.kubernetes.options import KubernetesOptions
-from farcall.torchx.kubernetes.scheduler import KubernetesRequest, of_documents
+from farcall.torchx.kubernetes.request import KubernetesRequest, of_documents
 from farcall.torchx.roles import Planned
 
 
@@ -24,7 +24,7 @@ def request(of: AppDef, **options: Any) -> KubernetesRequest:
     """Return the request of an app."""
     found = planned(of, **options)
     spec = command_of(found.settings, found.groups, found.name, "run-1")
-    return of_documents(found, json.loads(json.dumps(nodes.objects(spec))))
+    return of_documents(found, json.loads(json.dumps(KubernetesJob(spec).objects())))
 
 
 def templates(request: KubernetesRequest) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 import pytest
 
-from farcall.backends.kubernetes.backend import check_submission as check
-from farcall.backends.kubernetes.backend import create, delete, marked
+from farcall.backends.kubernetes.create import check_submission as check
+from farcall.backends.kubernetes.create import create, delete, marked
 from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, MANAGED_LABEL
 from farcall.model.errors import JobStuckError, SettingsError, SubmissionError
 from farcall.model.pacing import Ticket

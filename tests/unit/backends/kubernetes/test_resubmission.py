@@ -2,8 +2,8 @@ import pytest
 
 from farcall import Settings
 from farcall.backends.base import JobSpec
-from farcall.backends.kubernetes.backend import objects, requests
 from farcall.backends.kubernetes.names import DIGEST_ANNOTATION, RUN_LABEL
+from farcall.backends.kubernetes.resubmission import objects, requests
 from farcall.model.commands import ENV_RUN
 from farcall.model.errors import SettingsError
 
