@@ -302,8 +302,6 @@ async def _clear(session: Session, settings: Settings, trial: _Jobs) -> Finding:
         text += ", ".join(trial.job_ids)
         return Finding(CLEAN_UP, WARNING, text, "cancel them with `farcall cancel JOB`")
     trial.ended = [detail for detail in ended if detail is not None]
-    for detail in trial.ended:
-        await session.backend.forget(detail)
     store = session.stores.of(settings.s3_bucket_name)
     root = run_root(settings.prefix, session.run)
     keys = await _keys(store, root)
@@ -314,6 +312,11 @@ async def _clear(session: Session, settings: Settings, trial: _Jobs) -> Finding:
         text = f"{counted(len(left), 'object')} remain under s3://{store.bucket}/{root}"
         remedy = "grant s3:DeleteObject, or let a lifecycle rule delete them"
         return Finding(CLEAN_UP, WARNING, text, remedy)
+    try:
+        for detail in trial.ended:
+            await session.backend.forget(detail)
+    except ServiceError as error:  # the platform deletes them later
+        return Finding(CLEAN_UP, WARNING, *parted(str(error)))
     return Finding(CLEAN_UP, OK, f"deleted the objects of {counted(len(trial.ended), 'job')}")
 
 
