@@ -19,7 +19,7 @@ from farcall.client.executor import BatchExecutor
 from farcall.client.job import Job
 from farcall.config.settings import Settings
 from farcall.engine.session import Session, session_for
-from farcall.model.errors import FarcallError, JobCancelledError, ServiceError
+from farcall.model.errors import FarcallError, JobCancelledError, JobError, ServiceError
 from farcall.model.findings import FAILED, NOT_CHECKED, OK, WARNING, Finding, parted
 from farcall.model.jobs import JobDetail
 from farcall.model.names import counted
@@ -278,6 +278,9 @@ async def _measured(name: str, finding: Awaitable[Finding]) -> Step:
 
 
 def _failed(name: str, error: Exception) -> Finding:
+    if isinstance(error, JobError):
+        found, _, remedy = str(error).partition(" To do: ")
+        return Finding(name, FAILED, found, remedy)
     if isinstance(error, ServiceError | _WrongError):  # a denied request is a failure here
         return Finding(name, FAILED, *parted(str(error)))
     return finding_of(name, error)
