@@ -87,13 +87,13 @@ async def test_cancelled_await_cancels_job(executor):
     call = asyncio.ensure_future(executor.task(wait_forever)())
     while not executor._unfinished:
         await asyncio.sleep(0.05)
-    (job_id,) = executor._unfinished
+    (run,) = executor._unfinished
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
     with pytest.raises(JobCancelledError):
-        await executor.attach(job_id).result()
+        await executor.attach(run.id).result()
 
 
 async def test_cancelled_wait_leaves_job_running(executor):

@@ -113,10 +113,10 @@ async def test_node_failure_stops_main_node(gang, tmp_path):
     assert detail.exit_code == ExitCode.RAISED
     session = await session_for(gang.settings)
     why = await explain.explain(session, detail)
-    assert why.sentence == "node 2 failed: the function raised LookupError: on node 2"
+    assert why.message == "node 2 failed: the function raised LookupError: on node 2"
     assert "in fail_on" in why.traceback
     of_node = await explain.explain(session, await session.describe(f"{job.id}#2"))
-    assert of_node.sentence == "the function raised LookupError: on node 2"
+    assert of_node.message == "the function raised LookupError: on node 2"
 
 
 # --- untrusted parties --------------------------------------------------------------------------

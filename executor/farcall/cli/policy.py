@@ -119,7 +119,7 @@ def _file(folder: str, name: str) -> Path:
 
 @click.group("policy")
 def policy() -> None:
-    """Print an IAM policy or a Kubernetes manifest that farcall needs.
+    """Print an IAM policy or a Kubernetes manifest.
 
     \b
     Examples:

@@ -389,6 +389,9 @@ class BatchExecutor:
         unfinished = [run.id for run in runs]
         try:
             if unfinished and error is not None and not is_unseen(error):
+                for run in runs:
+                    if isinstance(run, TaskRun):
+                        run.end_chances()
                 reason = left_by(error)
                 await session.terminations.leave(unfinished, len(unfinished), reason)
             elif unfinished:
@@ -438,6 +441,7 @@ class BatchExecutor:
             return await Job[R](run).result()
         except asyncio.CancelledError:
             self._unfinished.pop(run, None)
+            run.end_chances()
             session = await run.session()
             await session.terminations.leave_one(run.id, "the await on the call was cancelled")
             raise

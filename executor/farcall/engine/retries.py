@@ -29,6 +29,7 @@ class _Group:
         settings: The options of the executor.
         options: Options to change.
         wait_s: Time in seconds to wait for further tasks.
+        with_electrons: Whether electrons can run again.
         requests: The results by task ID.
         has_ended: IDs of tasks that have finished, although the platform may not report it yet.
         running: The submission.
@@ -37,6 +38,7 @@ class _Group:
     settings: Settings
     options: Mapping[str, Any]
     wait_s: float
+    with_electrons: bool
     requests: dict[str, asyncio.Future[Place]] = field(default_factory=dict)
     has_ended: set[str] = field(default_factory=set)
     running: asyncio.Task[None] | None = None
@@ -71,6 +73,7 @@ class Retries:
         *,
         has_ended: bool,
         wait_s: float | None = None,
+        with_electrons: bool = False,
     ) -> Place:
         """Run a task again, in one job with others of its array job that are retried now.
 
@@ -82,6 +85,7 @@ class Retries:
             options: Options to change.
             has_ended: Whether the task has finished, although the platform may not report it yet.
             wait_s: Time in seconds to wait for further tasks; by default ``linger_s``.
+            with_electrons: Whether electrons can run again, because their results are awaited.
 
         Returns:
             The task in its new job.
@@ -96,7 +100,8 @@ class Retries:
         group = self._groups.get(key)
         if group is None:
             pause_s = settings.linger_s if wait_s is None else wait_s
-            group = self._groups[key] = _Group(settings, options, pause_s)
+            group = _Group(settings, options, pause_s, with_electrons)
+            self._groups[key] = group
             group.running = asyncio.ensure_future(self._run(key, group))
         elif job_id in group.requests:
             raise NothingToRetryError(
@@ -141,7 +146,9 @@ class Retries:
         """Submit tasks in one job; those that cannot run again get their own error."""
         if not job_ids:
             return
-        plan = await plan_for(self._session, group.settings, *job_ids)
+        plan = await plan_for(
+            self._session, group.settings, *job_ids, with_electrons=group.with_electrons
+        )
         settings = plan.with_options(group.options)
         if len(job_ids) == 1:
             plan.refuse()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -34,6 +34,7 @@ from farcall.model.errors import (
 )
 from farcall.model.failure_reasons import About
 from farcall.model.submission import Submission
+from farcall.model.workflows import NODES, list_nodes, node_at
 from farcall.payload.bundle import FIXED
 from farcall.payload.pickling import Packed
 from farcall.storage import bundles
@@ -118,7 +119,7 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
                 copied.tasks(),
                 planned=claim.take,
                 workflow=plan.workflow,
-                facts={name: plan.facts[name] for name in _SAME if name in plan.facts},
+                facts=_facts(plan, left),
                 again=again,
             )
         except asyncio.CancelledError:
@@ -133,6 +134,15 @@ async def _submit(session: Session, plan: Plan, settings: Settings) -> list[Retr
         with contextlib.suppress(FarcallError):  # without it, the job is found by its name
             await write(store, plan.submission, note)
     return done
+
+
+def _facts(plan: Plan, left: Iterable[FailedTask]) -> dict[str, Any]:
+    """Return the facts of the new bundle."""
+    facts = {name: plan.facts[name] for name in _SAME if name in plan.facts}
+    nodes = [node_at(plan.facts.get(NODES), task.number) for task in left]
+    if all(nodes):
+        facts[NODES] = list_nodes([node for node in nodes if node is not None])
+    return facts
 
 
 class _Claim:

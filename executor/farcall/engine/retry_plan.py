@@ -154,7 +154,13 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-async def plan_for(session: Session, settings: Settings, job_id: str, *others: str) -> Plan:
+async def plan_for(
+    session: Session,
+    settings: Settings,
+    job_id: str,
+    *others: str,
+    with_electrons: bool = False,
+) -> Plan:
     """Return which tasks of a job failed, and the options with which they ran.
 
     Args:
@@ -162,6 +168,7 @@ async def plan_for(session: Session, settings: Settings, job_id: str, *others: s
         settings: The options; those with which the job was submitted replace them.
         job_id: A single job, an array job, or an array task.
         others: More tasks of the same array job.
+        with_electrons: Whether electrons can run again, because their results are awaited.
 
     Raises:
         JobLostError: Batch does not know the job.
@@ -178,7 +185,7 @@ async def plan_for(session: Session, settings: Settings, job_id: str, *others: s
         )
     parent, is_child, _ = job_id.partition(":")
     detail = await session.describe(parent)
-    _refuse_kind(detail)
+    _refuse_kind(detail, with_electrons=with_electrons)
     submission = Submission.whole(detail)
     bundle = Bundle(
         session.stores.of(submission.where.bucket), submission.where, submission.digest
@@ -200,7 +207,10 @@ async def plan_for(session: Session, settings: Settings, job_id: str, *others: s
     return Plan(
         submission,
         detail,
-        Workflow(detail.environment.get(contract.ENV_WORKFLOW, "")),
+        Workflow(
+            detail.environment.get(contract.ENV_WORKFLOW, ""),
+            detail.environment.get(contract.ENV_DISPATCH, ""),
+        ),
         _as_submitted(settings, submission, detail, facts, own),
         sorted(task for task in failed if task.number not in retried),
         submission.size if only is None else len(only),
@@ -229,7 +239,7 @@ async def until_ended(session: Session, job_id: str) -> None:
         await asyncio.sleep(session.timing.status_pause_s)
 
 
-def _refuse_kind(detail: JobDetail) -> None:
+def _refuse_kind(detail: JobDetail, *, with_electrons: bool) -> None:
     """Raise an error for jobs that farcall cannot retry."""
     if detail.is_command:
         raise FarcallError(
@@ -237,7 +247,7 @@ def _refuse_kind(detail: JobDetail) -> None:
             "again, for example with `farcall launch`."
         )
     dispatch = detail.environment.get(contract.ENV_DISPATCH, "")
-    if dispatch:
+    if dispatch and not with_electrons:
         raise FarcallError(
             f"job {detail.job_id} ({detail.name}) runs electrons of Covalent, which would not "
             f"receive later results. Use ct.redispatch({dispatch!r}, "

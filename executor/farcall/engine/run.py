@@ -522,10 +522,14 @@ class TaskRun(JobRun):
         Raises:
             ServiceError: Batch refused the call.
         """
+        self.end_chances()
+        await super().cancel(reason)
+
+    def end_chances(self) -> None:
+        """Give the task no second chance any more, because its caller leaves."""
         self._is_cancelled = True
         if self._moving is not None:
             self._moving.cancel()
-        await super().cancel(reason)
 
     async def discard_keys(self, deletable: list[str], output: Sequence[str] = ()) -> None:
         """Delete objects of the collected task; see `TaskGroup.discard`."""

@@ -7,6 +7,7 @@ from the failed job itself, so a recovered or retried job continues where it is.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +16,15 @@ from farcall.engine.delivered import Delivered
 from farcall.engine.group import Place, TaskGroup
 from farcall.engine.retry_notes import retries_of
 from farcall.model.errors import HostLostError, NothingToRetryError, OutOfMemoryError
-from farcall.model.jobs import JobDetail
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
-from farcall.payload.results import add_note
+from farcall.payload.results import add_note, of_process
+from farcall_runtime.contract import OutcomeStatus
 
 if TYPE_CHECKING:
     from farcall.engine.session import Session
+
+_WAITING = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
 
 _TOGETHER_S = 1.0
 """Time in seconds that a failed task waits for others, so that they share one job."""
@@ -51,7 +55,8 @@ class SecondChances:
     async def take(self, group: TaskGroup, index: int, delivered: Delivered) -> Chance | None:
         """Run a failed task again, if its options have a next value for its failure.
 
-        Tasks of a job that fail within a moment share one new job. Cancelling the wait withdraws
+        Tasks of a job that fail within a moment, or before the last of its tasks has started,
+        share one new job. Cancelling the wait withdraws
         the request; a job that is accepted anyway is terminated.
 
         Returns:
@@ -67,10 +72,16 @@ class SecondChances:
         options = _next_options(group.settings.ladders, delivered, detail)
         if not options:
             return None
+        await self._until_started(submission.job_id)
         job_id = submission.id_of(index)
         try:
             new, number = await self._session.retries.run(
-                group.settings, job_id, options, has_ended=True, wait_s=_TOGETHER_S
+                group.settings,
+                job_id,
+                options,
+                has_ended=True,
+                wait_s=_TOGETHER_S,
+                with_electrons=True,
             )
         except NothingToRetryError:
             place = await self._existing(group, index)
@@ -80,6 +91,18 @@ class SecondChances:
         new.settings = new.settings.with_ladders(group.settings.ladders)
         group.forget()
         return Chance((new, number), describe_attempt(detail, delivered))
+
+    async def _until_started(self, job_id: str) -> None:
+        """Wait until all tasks of a job have started.
+
+        Before, a new job would only wait behind them; so more failed tasks share it.
+        """
+        while True:
+            detail = self._session.tracker.latest(job_id)
+            summary = detail.status_summary if detail is not None else {}
+            if not sum(summary.get(status.value, 0) for status in _WAITING):
+                return
+            await asyncio.sleep(_TOGETHER_S)
 
     async def _existing(self, group: TaskGroup, index: int) -> Place | None:
         """Return the job of an earlier client that runs the task again."""
@@ -116,7 +139,13 @@ def add_attempts(delivered: Delivered, attempts: Sequence[str]) -> None:
 
 
 def _has(kind: type[BaseException], delivered: Delivered) -> bool:
-    return any(isinstance(result.error, kind) for result in delivered.results)
+    if any(isinstance(result.error, kind) for result in delivered.results):
+        return True
+    # The result of electrons holds texts in place of errors.
+    meta = delivered.meta
+    if meta is None or meta["status"] == OutcomeStatus.DONE:
+        return False
+    return issubclass(of_process(meta).kind, kind)
 
 
 def _next_options(ladders: Ladders, delivered: Delivered, detail: JobDetail) -> dict[str, Any]:

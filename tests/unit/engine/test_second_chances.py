@@ -5,6 +5,9 @@ import asyncio
 import pytest
 
 from farcall import BatchExecutor, HostLostError, OutOfMemoryError
+from farcall.engine.packer import FunctionCall
+from farcall.engine.run import TaskRun
+from farcall.model.workflows import NodeOf, Workflow
 from farcall.testing import HostLost, OutOfMemory
 
 
@@ -102,3 +105,16 @@ async def test_last_queue_is_final(cloud):
         with pytest.raises(HostLostError):
             await executor.task(double)(4)
     assert len(cloud.jobs) == 2
+
+
+async def test_electron_keeps_its_workflow(ladder, cloud, session):
+    cloud.next_job(OutOfMemory())
+    settings = ladder.settings
+    workflow, node = Workflow("fit", "dispatch-1"), NodeOf("dispatch-1", 3)
+    call = FunctionCall(double, [((3,), {})], settings)
+    run = await TaskRun.submit(call, settings, workflow=workflow, node=node)
+    assert [result.value for result in await run.results()] == [6]
+    assert sizes(cloud) == [(1024, 1), (2048, 1)]
+    detail = await run.detail()
+    assert detail.environment["FARCALL_DISPATCH"] == "dispatch-1"
+    assert detail.environment["FARCALL_WORKFLOW"] == "fit"

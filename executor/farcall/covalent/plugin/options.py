@@ -176,7 +176,8 @@ class ConfiguredExecutor(AsyncBaseExecutor):  # type: ignore[misc]  # Covalent h
 
 
 def _dumped(settings: Settings) -> dict[str, Any]:
-    return settings.model_dump(mode="json", include={*options_of(BATCH)})
+    ladders = {name: list(steps) for name, steps in settings.ladders._asdict().items() if steps}
+    return {**settings.model_dump(mode="json", include={*options_of(BATCH)}), **ladders}
 
 
 def _own(options: Mapping[str, Any]) -> dict[str, Any]:
