@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from farcall.model.jobs import JobDetail
 from farcall.model.names import counted
 from farcall.packages import environment
 from farcall_runtime.contract import run_root
+
+_log = logging.getLogger("farcall")
 
 STEP_LIMIT_S = 20 * 60
 """Maximum duration of a step in seconds; Batch may need minutes to start an instance."""
@@ -109,8 +112,12 @@ async def run(settings: Settings, show: Callable[[str, str], None]) -> Trial:
                         steps.append(Step(Finding(name, NOT_CHECKED, f"the {first} failed")))
                     else:
                         steps.append(await trial.run(name))
+            except asyncio.CancelledError:  # asyncio's form of Ctrl-C
+                _log.warning(
+                    "cancelling the jobs and deleting their objects; press Ctrl-C to exit at once"
+                )
+                raise
             finally:
-                # Also after Ctrl-C, which asyncio turns into a cancellation.
                 cleared = await _measured(CLEAN_UP, _clear(session, executor.settings, trial))
             used = [_used(detail) for detail in trial.ended]
             return Trial(
