@@ -67,6 +67,7 @@ SECONDS = 5 * 60
 @click.command("demo")
 @click.option(
     "--tasks",
+    metavar="N",
     type=click.IntRange(2, 10_000),
     default=200,
     show_default=True,
@@ -75,6 +76,7 @@ SECONDS = 5 * 60
 @click.option("--page", is_flag=True, help="Serve the web UI with two workflows instead.")
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
     default=8750,
     show_default=True,

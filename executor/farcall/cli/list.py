@@ -72,6 +72,7 @@ _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
 @queue_names
 @click.option(
     "--limit",
+    metavar="N",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,

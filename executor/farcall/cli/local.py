@@ -14,11 +14,13 @@ from farcall.model.errors import FarcallError
 @click.command("local", context_settings={"ignore_unknown_options": True})
 @click.option(
     "--cpus",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Number of CPUs that the jobs share; by default all.",
 )
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
     default=0,
     help="Port of the emulator; 0 for a free one.",

@@ -29,10 +29,17 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.command("ui")
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 for a free one. By default the port of the option ui_url.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on.",
+)
 @click.option("--read-only", is_flag=True, help="Disable cancel and retry in the web UI.")
 @click.option(
     "--since",
