@@ -146,17 +146,17 @@ def _entries(source: Source) -> Iterator[tuple[str, _Entry]]:
     target = _target(source)
     try:
         root = source.path.expanduser().resolve(strict=True)
-        found = root.stat()
+        status = root.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: circular links, no home
         raise SettingsError(
             f"workspace {str(source.path)!r} cannot be read ({_why(error)}). Name an existing "
             "folder, or omit the option",
             option="workspace",
         ) from error
-    if stat.S_ISREG(found.st_mode):
-        yield target or source.path.name, _Entry(root, found)
+    if stat.S_ISREG(status.st_mode):
+        yield target or source.path.name, _Entry(root, status)
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise SettingsError(
             f"workspace {str(source.path)!r} is neither a folder nor a file",
             option="workspace",

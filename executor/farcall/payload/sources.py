@@ -393,8 +393,8 @@ def _project_folders(roots: Iterable[str]) -> list[str]:
 
 def _loaded_in(root: str) -> list[str]:
     """Return the entries of a folder from which modules are loaded."""
-    found = {os.path.relpath(each, root).split(os.sep)[0] for each in _loaded_files(root)}
-    return sorted(found)
+    entries = {os.path.relpath(each, root).split(os.sep)[0] for each in _loaded_files(root)}
+    return sorted(entries)
 
 
 # --- finding them -------------------------------------------------------------------------------
@@ -759,7 +759,7 @@ def localized(said: Any) -> Any:
     if isinstance(said, str):
         if runtime.MARKER not in said:
             return said
-        return _IN_JOB.sub(lambda found: local_path(found["digest"], found["place"]), said)
+        return _IN_JOB.sub(lambda match: local_path(match["digest"], match["place"]), said)
     if isinstance(said, dict):
         return {name: localized(value) for name, value in said.items()}
     return [*map(localized, said)] if isinstance(said, list) else said
