@@ -131,8 +131,7 @@ def read(
     """Turn a verified outcome into results. Call it in a separate thread.
 
     A value's own code may raise any exception while it is unpickled; that exception becomes the
-    error
-    of its call only. Outside the main thread, no `KeyboardInterrupt` is a real Ctrl-C.
+    error of its call only. Outside the main thread, no `KeyboardInterrupt` is a real Ctrl-C.
 
     Args:
         meta: The outcome's description.

@@ -195,8 +195,7 @@ class Value:
     """A value that is stored separately, and appears in arguments as the value itself.
 
     In the bucket, its objects are the same as if the value were passed directly; its small parts
-    are
-    stored with the arguments.
+    are stored with the arguments.
 
     Attributes:
         pieces: The pieces that are stored, or must be.

@@ -400,7 +400,7 @@ def _loaded_in(root: str) -> list[str]:
 # --- finding them -------------------------------------------------------------------------------
 
 _lock = threading.RLock()
-_found: dict[str, tuple[tuple[Any, ...], Sources]] = {}
+_packed: dict[str, tuple[tuple[Any, ...], Sources]] = {}
 _by_digest: dict[str, Sources] = {}
 """Sent sources by digest, without the archives."""
 
@@ -441,10 +441,10 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         _warn_of_exclusion(walk)
         folders = walk.empty_folders
         stamp = sent, folders, path, tuple(roots)
-        before = _found.get(key)
+        before = _packed.get(key)
         if before is None or before[0] != stamp:
             made = _pack(walk, sent, folders, path, roots, tops)
-            before = _found[key] = stamp, made
+            before = _packed[key] = stamp, made
         _warn_of_private([each for each in before[1].left_out if PRIVATE in each.why])
         _remember(before[1])
         return before[1]
