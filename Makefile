@@ -21,7 +21,7 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, and each would compile its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-covalent demo-page test test-all test-fast test-python test-newest test-lowest test-ci test-containers test-cluster installed collected chaos check docs dist coverage bench pictures bootstrap constraints image clean
+.PHONY: help demo demo-covalent demo-page test test-all test-fast test-python test-newest test-lowest test-ci test-containers test-cluster test-aws installed collected chaos check docs dist coverage bench pictures bootstrap constraints image clean
 
 help:
 	@echo "make demo-covalent   train a model as a Batch job, from a Covalent workflow; needs no AWS account"
@@ -38,6 +38,8 @@ help:
 	@echo "make test-containers the tests of the image; starts a Docker engine if none is running (as root)"
 	@echo "make test-cluster    the Kubernetes tests on a real cluster, in the namespace of a context:"
 	@echo "                     KUBECONFIG=file FARCALL_TEST_KUBERNETES_IMAGE=image (any with a shell)"
+	@echo "make test-aws        farcall in the account of your AWS credentials, from deploy to destroy, which costs"
+	@echo "                     money; writes build/test-aws.md: FARCALL_TEST_AWS=1 (=emulator: a dry run)"
 	@echo "make chaos           several hundred tasks while requests, containers, hosts and clients fail;"
 	@echo "                     accounts for each (minutes; CHAOS='--seed 7 --tasks 400'; CHAOS=--help)"
 	@echo "make check           ruff, mypy, import-linter, language check"
@@ -106,6 +108,10 @@ test-containers: $(VENV)/test
 test-cluster: $(VENV)/test
 	@test -n "$(KUBECONFIG)" || { echo "make test-cluster needs KUBECONFIG=file" >&2; exit 2; }
 	$(PYTEST) tests/local/test_kube*.py --kubeconfig "$(KUBECONFIG)"
+
+# One test after the other, because they share one stack.
+test-aws: $(VENV)/test
+	$(PYTEST) tests/aws
 
 chaos: $(VENV)/test
 	@$(BIN)/python -m tests.chaos $(CHAOS)

@@ -254,3 +254,24 @@ async def test_invalid_credentials_fail(client, monkeypatch):
 
     assert {"credentials": FAILED, "everything else": NOT_CHECKED} == bad(found)
     assert "aws sts get-caller-identity" in found["credentials"].remedy
+
+
+async def test_run_reports_steps_and_deletes_objects(installed_command, aws):
+    done = await installed_command("doctor", "--run", "--json", FARCALL_VCPU_HOUR_PRICE="0.04")
+
+    found = json.loads(done.stdout)
+    assert (0, True) == (done.returncode, found["ok"]), done.stdout + done.stderr
+    steps = {each["check"]: each["verdict"] for each in found["run"]["steps"]}
+    expected = ["call", "array", "failing call", "cancel", "packages", "clean-up"]
+    assert dict.fromkeys(expected, OK) == steps
+    assert "array | task 3" in done.stderr
+    assert found["run"]["vcpu_seconds"] > 0 < found["run"]["dollars"]
+    listed = boto3.client("s3").list_objects_v2(Bucket="farcall-local")["Contents"]
+    assert all("/v1/packages/" in each["Key"] for each in listed)
+
+
+async def test_failed_check_runs_no_job(farcall_command, aws):
+    done = await farcall_command("doctor", "--run", "--json", FARCALL_QUEUE="not-there")
+
+    assert (1, False) == (done.returncode, "run" in json.loads(done.stdout))
+    assert "no jobs were run" in done.stderr

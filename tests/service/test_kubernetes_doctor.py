@@ -89,3 +89,11 @@ def test_older_servers_lack_attempts_by_task(said, verdict):
     (found,) = asyncio.run(doctor.version(Answers()))
     assert found.verdict == verdict
     assert said in found.found
+
+
+def test_run_deletes_its_jobs(kubernetes, commands):
+    done = commands.run("doctor", "--run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 ok" in done.stderr
+    assert "cost at most: " in done.stdout
+    assert commands.run("list").stdout.splitlines()[1:] == []

@@ -80,6 +80,20 @@ async def test_failure_raises_its_error_class(error, words, options, kubernetes,
         assert found.exit_code == 137
 
 
+async def test_task_out_of_memory_gets_more(kubernetes, tmp_path):
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    options = {"vcpu": 1, "memory": [1, 2], "retry_attempts": 1, "linger_s": 0.02}
+    async with BatchExecutor(backend="kubernetes", **options) as executor:
+        job = await executor.submit(hold, str(begun), str(go))
+        first = job.id
+        await until_async(begun.exists)
+        kubernetes.kubernetes.oom(first)
+        await until_async(lambda: job.id != first)
+        go.touch()
+        assert await asyncio.wait_for(job.result(), PATIENCE_S) == "done"
+        assert (await job.detail()).memory_mib == 2048
+
+
 @pytest.mark.core
 async def test_cancelled_array_task_leaves_others(kubernetes, tmp_path):
     go = tmp_path / "go"

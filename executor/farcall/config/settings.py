@@ -20,7 +20,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
@@ -47,7 +47,7 @@ from farcall.config.files import (
     refuse_here,
     tables,
 )
-from farcall.config.ladders import Ladders, split
+from farcall.config.ladders import LADDERS, Ladders, split
 from farcall.config.ladders import check as check_ladders
 from farcall.config.option_values import (
     CONTROLS,
@@ -505,6 +505,11 @@ class Settings(BaseModel):
                 **{name: place.argument(name) for name in options},
             }
             raise _explain(error, sources, place.names) from None
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            steps = getattr(self._ladders, name, ()) if name in LADDERS else ()
+            yield name, list(steps) or value
 
     def _with_ladders(
         self, values: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]

@@ -147,6 +147,11 @@ class Session:
         self._blocks = 0
         self._less = asyncio.Event()
 
+    @property
+    def requests(self) -> int:
+        """Number of requests sent to the platform and the buckets."""
+        return self.backend.meter.total + sum(store.requests for store in self.stores)
+
     async def submitter(self, settings: Settings) -> Submitter:
         """Return the submitter for some settings, after a first check of their resources.
 

@@ -156,9 +156,11 @@ class Meter:
         quickest_s: Duration of the quickest request in seconds; infinite before the first
             response.
         throttled_at: Time of the last throttling, by `clock.now`; None before the first.
+        total: Number of requests sent.
     """
 
     def __init__(self) -> None:
+        self.total = 0
         self.quickest_s = math.inf
         self.throttled_at: float | None = None
         self._times: deque[float] = deque()
@@ -171,6 +173,7 @@ class Meter:
 
     def record_sent(self) -> None:
         """Count a request."""
+        self.total += 1
         self._times.append(clock.now())
         self._forget()
 

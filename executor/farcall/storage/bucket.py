@@ -64,11 +64,13 @@ class Bucket:
     Attributes:
         given_up_at: Loop time at which a caller last cancelled a request; before all times if none
             has.
+        requests: Number of requests sent, including repetitions.
     """
 
     def __init__(self, name: str, access: Access) -> None:
         self.name = name
         self.given_up_at = -math.inf
+        self.requests = 0
         self._access = access
         self._stores: dict[bool, S3Store] = {}
         self._retry_log = RetryLog()
@@ -98,6 +100,7 @@ class Bucket:
         retries = Retries(self._access.timing.store_retry_s, self._retry_log)
         met: Counter[str] = Counter()
         while True:
+            self.requests += 1
             try:
                 return await self._wait(request(self._store(sending=sending)))
             except asyncio.CancelledError:

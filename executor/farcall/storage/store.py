@@ -121,6 +121,11 @@ class Store(Deletions):
         """Loop time at which a caller last cancelled a request; minus infinity if none."""
         return self._requests.given_up_at
 
+    @property
+    def requests(self) -> int:
+        """Number of requests sent, including repetitions."""
+        return self._requests.requests
+
     async def check(self, root: str) -> None:
         """Check that the bucket exists and that the run's outcomes can be listed."""
         # One GET distinguishes a missing bucket from a missing object. Without s3:ListBucket, S3
