@@ -184,10 +184,10 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             hint = _HINTS.get(name, "")
             raise AttributeError(f"module 'farcall' has no attribute {name!r}{hint}")
-        found = getattr(importlib.import_module(f"farcall.{_HOMES[name]}"), name)
-        found.__module__ = __name__
-        globals()[name] = found
-        return found
+        value = getattr(importlib.import_module(f"farcall.{_HOMES[name]}"), name)
+        value.__module__ = __name__
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
         """Return the public names, those that are not imported yet among them."""

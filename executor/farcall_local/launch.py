@@ -269,6 +269,6 @@ def require_extra(*, docker: bool = False) -> None:
 
 def _source_roots() -> list[str]:
     """Return the PYTHONPATH that leads the server to this process's farcall."""
-    found = map(importlib.util.find_spec, ("farcall_local", "farcall_runtime"))
-    roots = {str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin}
+    specs = map(importlib.util.find_spec, ("farcall_local", "farcall_runtime"))
+    roots = {str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}
     return [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -163,10 +163,10 @@ class Encoder:
 
 def _attribute(value: object, name: str) -> str:
     try:
-        found = getattr(value, name, "")
+        attribute = getattr(value, name, "")
     except Exception:  # the value's own code
         return ""
-    return found if isinstance(found, str) else ""
+    return attribute if isinstance(attribute, str) else ""
 
 
 def _text(value: object) -> str:

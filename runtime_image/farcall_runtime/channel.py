@@ -186,9 +186,9 @@ class SupervisorEnd:
         elif kind in (_Kind.WRITTEN, _Kind.NEXT_CALL):
             self._reply(number, kind == _Kind.NEXT_CALL, reply_to)
         elif number == self._results:
-            found = self._take(kind, size - _HEAD.size, *sizes)
-            if found is not None:
-                on_result(found)
+            result = self._take(kind, size - _HEAD.size, *sizes)
+            if result is not None:
+                on_result(result)
         return True
 
     def is_receiving(self) -> bool:
@@ -316,8 +316,8 @@ class TaskEnd:
         self._socket = theirs
         self._own_mark, self._their_mark = own_mark, their_mark
         self._refuge = refuge
-        found = os.fstat(theirs.fileno())
-        self._identity = found.st_dev, found.st_ino
+        status = os.fstat(theirs.fileno())
+        self._identity = status.st_dev, status.st_ino
         self._sent_results = 0
         self._requests = 0
         self._lost: BrokenError | None = None  # set when a result was left in shared memory
@@ -465,10 +465,10 @@ class TaskEnd:
     def _check(self) -> None:
         """Check that the descriptor still is the original socket."""
         try:
-            found = os.fstat(self._socket.fileno())
+            status = os.fstat(self._socket.fileno())
         except OSError as error:
             raise self._meaning(error) from error
-        if (found.st_dev, found.st_ino) != self._identity:
+        if (status.st_dev, status.st_ino) != self._identity:
             raise self._broken("it is a different file now")
 
     def _meaning(self, error: OSError) -> Exception:

@@ -175,7 +175,7 @@ def _call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _run_hooks(hooks: Sequence[Hook]) -> dict[str, Any]:
     """Run hooks in order; return their values as keyword arguments."""
-    found: dict[str, list[Any]] = {}
+    keywords: dict[str, list[Any]] = {}
     for kind, details in hooks:
         if kind == "bash":
             (commands,) = _load(details)
@@ -189,10 +189,10 @@ def _run_hooks(hooks: Sequence[Hook]) -> dict[str, Any]:
             function, args, kwargs, keyword = details
             value = _call(_load(function), _load(args), _load(kwargs))
             if keyword:
-                found.setdefault(keyword, []).append(value)
+                keywords.setdefault(keyword, []).append(value)
     return {
         name: values if len(values) > 1 or name == _FILES else values[0]
-        for name, values in found.items()
+        for name, values in keywords.items()
     }
 
 

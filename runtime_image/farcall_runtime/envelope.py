@@ -87,8 +87,8 @@ def _check_prefix(kind: bytes, data: Buffer) -> tuple[int, int]:
     """Return the sender's Python version; raise an error for an invalid prefix."""
     if len(data) < _PREFIX.size:
         raise IntegrityError(f"{len(data)} bytes are too few for a farcall object")
-    magic, found, protocol, major, minor = _PREFIX.unpack_from(data)
-    if magic != _MAGIC or found != kind:
+    magic, sent_kind, protocol, major, minor = _PREFIX.unpack_from(data)
+    if magic != _MAGIC or sent_kind != kind:
         raise IntegrityError("the object was not written by farcall, or has another kind")
     if protocol != PROTOCOL_VERSION:
         raise VersionMismatchError(
@@ -414,8 +414,8 @@ def references(data: Buffer) -> list[Reference]:
     Raises:
         IntegrityError: The table is longer than the data.
     """
-    _, found, _ = _table(memoryview(data))
-    return found
+    _, listed, _ = _table(memoryview(data))
+    return listed
 
 
 def table_size(start: Buffer) -> int:
@@ -440,15 +440,15 @@ def _table(view: memoryview) -> tuple[list[int], list[Reference], int]:
         lengths = list(struct.unpack_from(f">{count}Q", view, _PACK_HEAD.size))
     except struct.error as error:
         raise IntegrityError("packed buffers end within their table") from error
-    found = []
+    listed = []
     for length in lengths:
         if length & _REFERS:
             digest = bytes(view[at : at + _DIGEST_BYTES])
             at += _DIGEST_BYTES
             if len(digest) < _DIGEST_BYTES:
                 raise IntegrityError("packed buffers end within their table")
-            found.append(Reference(digest, length & _LENGTH))
-    return lengths, found, at
+            listed.append(Reference(digest, length & _LENGTH))
+    return lengths, listed, at
 
 
 def unpack(data: Buffer) -> list[memoryview]:
@@ -479,8 +479,8 @@ def unpack_shared(data: Buffer, find: Callable[[Reference], Buffer]) -> list[lis
         Exception: Any exception of ``find``.
     """
     view = memoryview(data)
-    lengths, found, at = _table(view)
-    referred = iter(found)
+    lengths, listed, at = _table(view)
+    referred = iter(listed)
     parts: list[list[Buffer]] = []
     for length in lengths:
         piece: Buffer

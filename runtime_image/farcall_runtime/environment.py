@@ -193,15 +193,15 @@ class Manifest(NamedTuple):
         """Describe each distribution that differs or is missing in this Python."""
         import importlib.metadata
 
-        found = []
+        texts = []
         for each in self.distributions:
             try:
                 here = importlib.metadata.version(each.name)
             except importlib.metadata.PackageNotFoundError:
                 here = "none"
             if here != each.version:
-                found.append(f"{each.name} {each.version}, here {here}")
-        return found
+                texts.append(f"{each.name} {each.version}, here {here}")
+        return texts
 
 
 def fetch_manifest(where: Location, storage: Storage, wanted: Reference) -> Manifest:
@@ -234,7 +234,7 @@ def read_manifest(data: bytes) -> Manifest:
         document = json.loads(data)
         kind = str(document["format"])
         rows = [Distribution(*each) for each in document["distributions"]]
-        found = Manifest(str(document["python"]), str(document["architecture"]), rows)
+        manifest = Manifest(str(document["python"]), str(document["architecture"]), rows)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise IntegrityError("the list of packages is not readable") from error
     if kind != _FORMAT:
@@ -245,7 +245,7 @@ def read_manifest(data: bytes) -> Manifest:
     for each in rows:
         if not (is_digest(str(each.sha256)) and _is_count(each.size) and _is_count(each.unpacked)):
             raise IntegrityError(f"the list of packages does not describe {each}")
-    return found
+    return manifest
 
 
 def _is_count(value: object) -> bool:

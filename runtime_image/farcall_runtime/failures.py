@@ -64,16 +64,16 @@ def capture(
 
 def _place(stack: TracebackType | None) -> str:
     """Return the innermost file and function of the user's code: ``fit.py:solve``."""
-    found = ""
+    place = ""
     own = False
     while stack is not None:
         code = stack.tb_frame.f_code
         file = code.co_filename
         is_users = not (file.startswith((_LIBRARY, "<frozen")) or _INSTALLED.search(file))
         if is_users or not own:
-            found, own = f"{os.path.basename(file)}:{code.co_name}", own or is_users  # noqa: PTH119  # no path of this machine's
+            place, own = f"{os.path.basename(file)}:{code.co_name}", own or is_users  # noqa: PTH119  # no path of this machine's
         stack = stack.tb_next
-    return _plain(found[:_LONGEST_PLACE])
+    return _plain(place[:_LONGEST_PLACE])
 
 
 def type_name(error: BaseException) -> str:

@@ -42,8 +42,8 @@ def oom_kills() -> int:
 def _count(path: str, name: str) -> int:
     """Return a name's number in a file of names and numbers; 0 if it is missing."""
     for line in _read(path).splitlines():
-        found, _, number = line.partition(" ")
-        if found == name and number.isdigit():
+        key, _, number = line.partition(" ")
+        if key == name and number.isdigit():
             return int(number)
     return 0
 

@@ -86,13 +86,13 @@ def _address_of(name: str) -> str:
     until = time.monotonic() + _NAMED_S
     while True:
         try:
-            found: str = socket.gethostbyname(name)
+            address: str = socket.gethostbyname(name)
         except OSError:
             if time.monotonic() >= until:
                 return name
             time.sleep(_PAUSE_S)
         else:
-            return found
+            return address
 
 
 def own_address(url: str = "") -> str:

@@ -61,11 +61,11 @@ def install(packages: Sequence[str], requirements: str = "") -> None:
 
 
 def _find_uv() -> str | None:
-    found = shutil.which("uv")
-    if found is None and importlib.util.find_spec("uv") is not None:
+    path = shutil.which("uv")
+    if path is None and importlib.util.find_spec("uv") is not None:
         uv = importlib.import_module("uv")
-        found = str(uv.find_uv_bin())
-    return found
+        path = str(uv.find_uv_bin())
+    return path
 
 
 def _is_satisfied(uv: str, wanted: list[str]) -> bool:

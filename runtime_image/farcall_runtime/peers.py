@@ -102,11 +102,11 @@ class Peers:
     def _poll(self) -> None:
         try:
             there = self._storage.names(self._job.where.nodes_prefix(self._job.attempt))
-            found = [self._read(node) for node in self.left.intersection(map(_number, there))]
+            outcomes = [self._read(node) for node in self.left.intersection(map(_number, there))]
         except Exception as error:  # the next poll may succeed after any error
             self._report(f"the other nodes' results cannot be listed at the moment: {error}")
             return
-        known = [meta for meta in found if meta is not None]
+        known = [meta for meta in outcomes if meta is not None]
         failed = [meta for meta in known if meta["code"] != ExitCode.RETURNED]
         self.left.difference_update(meta["node"] for meta in known)
         if failed and self.failed is None:

@@ -1,8 +1,8 @@
 """Supervisor: forks a child, fetches its task, watches it, stores the outcome.
 
 Whatever the function does to its process (segfault, ``os._exit``, running out of memory, hanging),
-the supervisor survives and stores the failure and the output so far. Every failure
-becomes a stored outcome or, if nothing can be stored, a documented exit code.
+the supervisor survives and stores the failure and the output so far. Every failure becomes a
+stored outcome or, if nothing can be stored, a documented exit code.
 """
 
 from __future__ import annotations

@@ -404,25 +404,25 @@ def bound_names(statements: Iterable[Any]) -> set[str]:
     """Return the names that statements bind in their scope; ``*`` for a star import."""
     import ast
 
-    found: set[str] = set()
+    names: set[str] = set()
     left = list(statements)
     while left:
         each = left.pop()
         if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(each.name)
+            names.add(each.name)
             continue
         if isinstance(each, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp)):
             continue
         if isinstance(each, ast.GeneratorExp):
             continue
         if isinstance(each, (ast.Import, ast.ImportFrom)):
-            found |= {n.asname or n.name.partition(".")[0] for n in each.names}
+            names |= {n.asname or n.name.partition(".")[0] for n in each.names}
         elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            found.add(each.id)
+            names.add(each.id)
         elif isinstance(getattr(each, "name", None), str):  # name in an except clause or a pattern
-            found.add(each.name)
+            names.add(each.name)
         left += ast.iter_child_nodes(each)
-    return found
+    return names
 
 
 def _fails(self: Missing, *_: Any, **__: Any) -> NoReturn:
@@ -511,10 +511,10 @@ def _is_record(value: Any) -> bool:
 
 def global_of(module: str, name: str) -> Any:
     """Return a module's attribute."""
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    value: Any = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def main_global(name: str, copy: bytes | None) -> Any:
@@ -642,8 +642,8 @@ class Rules:
         if kind is ModuleType and self.is_by_value(value.__name__):
             variables = {n: v for n, v in vars(value).items() if n != "__builtins__"}
             return make_module, (value.__name__,), variables, None, None, fill_module
-        found = self.sentinel(value)
-        return None if found is None else (global_of, found)
+        place = self.sentinel(value)
+        return None if place is None else (global_of, place)
 
     def is_importable(self, value: Any) -> bool:
         """Return whether a process that imports the same modules has a function or class."""
@@ -664,8 +664,8 @@ class Rules:
             return _by_value(pickler, value)
         home_module = sys.modules.get(module)
         if home_module is None or not self.is_by_name(module):
-            found = self.sentinel(value)
-            return None if found is None else (global_of, found)
+            place = self.sentinel(value)
+            return None if place is None else (global_of, place)
         if internals._is_registered_pickle_by_value(home_module):
             return None
         recipe = self._by_name(home_module, value)
@@ -725,13 +725,13 @@ def _name_of(value: Any) -> str:
 
 
 def _has(module: ModuleType, name: str, value: Any) -> bool:
-    found: Any = module
+    part_value: Any = module
     for part in name.split("."):
         try:
-            found = getattr(found, part)
+            part_value = getattr(part_value, part)
         except Exception:  # the module's own code
             return False
-    return found is value
+    return part_value is value
 
 
 class _JobRules(Rules):

@@ -348,8 +348,8 @@ class Storage:
             pages = obstore.list(store, prefix)
             return [each["path"][len(prefix) :] for page in pages for each in page]
 
-        found: list[str] = self._call(prefix, 0, list_all)
-        return found
+        keys: list[str] = self._call(prefix, 0, list_all)
+        return keys
 
     def stream(self, key: str, start: int, length: int) -> Iterator[Buffer]:
         """Yield ``length`` bytes of an object, from ``start``, in pieces of up to 8 MiB.

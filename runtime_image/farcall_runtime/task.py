@@ -160,7 +160,7 @@ class Memory:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._places: dict[envelope.Reference, int] = {}
-        self._found: dict[envelope.Reference, int] = {}
+        self._uses: dict[envelope.Reference, int] = {}
         self._mappings: list[memoryview] = []  # never freed: freeing one closes a descriptor
         self.first = self._mapping(0)
 
@@ -171,8 +171,8 @@ class Memory:
 
     def find(self, wanted: envelope.Reference) -> Buffer:
         """Return a reference's bytes, in memory that no other reference shares."""
-        number = self._found.get(wanted, 0)
-        self._found[wanted] = number + 1
+        number = self._uses.get(wanted, 0)
+        self._uses[wanted] = number + 1
         at = self._places[wanted]
         if number < _MOST_MAPPINGS:
             return self._mapping(number)[at : at + wanted.size]

@@ -171,10 +171,10 @@ def entry_points(text: str) -> Iterator[tuple[str, str]]:
         return
     for group in _SCRIPT_GROUPS:
         for name, value in parser[group].items() if parser.has_section(group) else ():
-            found = _ENTRY.fullmatch(value)
-            if found is None or not _is_inside(name) or "/" in name:
+            match = _ENTRY.fullmatch(value)
+            if match is None or not _is_inside(name) or "/" in name:
                 continue
-            module, attribute = found.groups()
+            module, attribute = match.groups()
             first = attribute.partition(".")[0]
             yield name, _SCRIPT.format(module=module, attribute=attribute, first=first)
 

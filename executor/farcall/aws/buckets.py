@@ -127,7 +127,7 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
         "UseArnRegion": how.use_arn_region,
     }
     try:
-        found = _rules().resolve_endpoint(
+        endpoint = _rules().resolve_endpoint(
             **placement, **({"Endpoint": how.endpoint} if how.endpoint else {})
         )
     except EndpointProviderError as error:
@@ -135,11 +135,11 @@ def place(bucket: str, region: str, how: Addressing = Addressing()) -> BucketLoc
     if is_arn and _is_address(how.endpoint):
         reason = f"{how.endpoint} is an IP address, but an access point has its own host name"
         raise _no_place(bucket, region, reason)
-    scheme = found.properties["authSchemes"][0]
+    scheme = endpoint.properties["authSchemes"][0]
     if (scheme["name"], scheme["signingName"]) != (_AUTHENTICATION, _SERVICE):
         signed = f"requests must be signed with {scheme['name']} for {scheme['signingName']}"
         raise _no_place(bucket, region, f"{signed}, which farcall does not support")
-    return BucketLocation(found.url.rstrip("/"), scheme["signingRegion"])
+    return BucketLocation(endpoint.url.rstrip("/"), scheme["signingRegion"])
 
 
 def copy_source(bucket: str) -> str:

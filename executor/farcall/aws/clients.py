@@ -347,8 +347,7 @@ class Aws:
         Args:
             bucket: The bucket's name.
             sending: Whether requests may take minutes to send. Otherwise a request without a
-                response
-                for half a minute is abandoned and repeated.
+                response for half a minute is abandoned and repeated.
 
         Raises:
             ServiceError: There are no credentials.
@@ -439,14 +438,14 @@ class Aws:
         """
         async with self._locating:
             if bucket not in self._regions:
-                found = await self._fetch_region(bucket)
-                if found in ("", self.region):
+                region = await self._fetch_region(bucket)
+                if region in ("", self.region):
                     return False
-                self._regions[bucket] = found
+                self._regions[bucket] = region
                 _log.warning(
                     "bucket %s is in %s, but the jobs are in %s: transfers between regions cost "
                     "money and take longer",
-                    *(bucket, found, self.region),
+                    *(bucket, region, self.region),
                 )
         return True
 
@@ -479,8 +478,8 @@ class Aws:
             ServiceError: There are none.
         """
         self._need_credentials()
-        found = await self._session.get_credentials()
-        return str(found.method), getattr(found, "_expiry_time", None)
+        loaded = await self._session.get_credentials()
+        return str(loaded.method), getattr(loaded, "_expiry_time", None)
 
     async def _enter(self, service: str, *, attempts: int) -> Any:
         config = AioConfig(
@@ -527,10 +526,10 @@ class Aws:
             return
         resolver = self._session._session.get_component("credential_provider")
         with contextlib.suppress(botocore.exceptions.BotoCoreError):
-            found = await resolver.load_credentials()
-            if type(found) is AioCredentials:
-                held.access_key, held.secret_key = found.access_key, found.secret_key
-                held.token = found.token
+            reloaded = await resolver.load_credentials()
+            if type(reloaded) is AioCredentials:
+                held.access_key, held.secret_key = reloaded.access_key, reloaded.secret_key
+                held.token = reloaded.token
 
     async def _credentials(self) -> S3Credential:
         """Return the session's credentials for obstore; botocore renews expired ones."""
@@ -716,11 +715,11 @@ def _region(core: Any, settings: Settings) -> tuple[str, str]:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         if os.environ.get(name):
             return settings.region, name
-    found = core.get_config_variable("region")
-    if not found:
+    region = core.get_config_variable("region")
+    if not region:
         return settings.region, DEFAULTS
     profile = core.get_config_variable("profile") or "default"
-    return found, f"profile {profile!r} in the AWS configuration"
+    return region, f"profile {profile!r} in the AWS configuration"
 
 
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")

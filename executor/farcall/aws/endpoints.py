@@ -31,8 +31,8 @@ _VARIABLES = re.compile(rf"({ENVIRONMENT_PREFIX}|AWS_)ENDPOINT_URL(_[A-Z0-9_]+)?
 
 def in_text(text: str) -> str:
     """Return the first URL in a text without its path and password; empty if none."""
-    found = _URL.search(text)
-    return re.sub("//[^@]*@", "//", found[0]) if found else ""
+    match = _URL.search(text)
+    return re.sub("//[^@]*@", "//", match[0]) if match else ""
 
 
 def named(url: str) -> str:

@@ -272,17 +272,17 @@ def explain_tries(error: ServiceError, tries: int, seconds: float) -> ServiceErr
     return with_text(error, text)
 
 
-def explain_other(operation: str, url: str, found: str, status: int = 0) -> ServiceError:
+def explain_other(operation: str, url: str, answer: str, status: int = 0) -> ServiceError:
     """Return the error for a server that is not AWS.
 
     Args:
         operation: The operation.
         url: The URL.
-        found: Description of the response.
+        answer: Description of the response.
         status: HTTP status of the response; 0 if a retry may get another response.
     """
     return ServiceError(
-        f"{operation}: {endpoints.named(url)} is not an AWS endpoint (it returned {found}); "
+        f"{operation}: {endpoints.named(url)} is not an AWS endpoint (it returned {answer}); "
         f"{endpoints.remedy(url)}; a captive portal also responds like this",
         operation=operation,
         code=NOT_AWS,

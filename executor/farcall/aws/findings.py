@@ -44,8 +44,10 @@ def finding_of(check: str, error: Exception) -> Finding:
         remedy = f"grant {action} to the credentials in use, so that this can be checked"
         return Finding(check, NOT_CHECKED, f"{action} is denied", remedy)
     if isinstance(error, ServiceError) and _is_unknown(error):
-        found = f"the service does not support {error.operation} ({error.code or error.status})"
-        return Finding(check, NOT_CHECKED, found)
+        observation = (
+            f"the service does not support {error.operation} ({error.code or error.status})"
+        )
+        return Finding(check, NOT_CHECKED, observation)
     if isinstance(error, FarcallError):
         return Finding(check, FAILED, text, remedy)
     return Finding(check, FAILED, f"{type(error).__name__}: {error}", "report this bug in farcall")
@@ -72,8 +74,8 @@ async def guarded(
             return list(await within(time_limit_s, findings))
     except TimeoutError:
         if heard[-1]:
-            found = f"no success within {time_limit_s:g} s; the last response: {heard[-1]}"
-            return [Finding(check, FAILED, found, "fix its cause, or try again later")]
+            text = f"no success within {time_limit_s:g} s; the last response: {heard[-1]}"
+            return [Finding(check, FAILED, text, "fix its cause, or try again later")]
         remedy = "check the network, and the options region and endpoint_url"
         return [Finding(check, FAILED, f"no response within {time_limit_s:g} s", remedy)]
     except Exception as error:  # the other checks must run anyway

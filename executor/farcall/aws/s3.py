@@ -330,14 +330,14 @@ def _read(text: str) -> Page:
     if "<ListBucketResult" not in text or "</ListBucketResult>" not in text:
         raise GenericError(f"the response is not a listing: {text[:_MOST_TEXT]}")
     head, *blocks = text.split("<Contents>")
-    found = [block.partition("</Contents>") for block in blocks]
-    rest = head + "".join(behind for _, _, behind in found)
+    entries = [block.partition("</Contents>") for block in blocks]
+    rest = head + "".join(behind for _, _, behind in entries)
     is_encoded = _in(rest, "EncodingType") == "url"
     plain = unquote_plus if is_encoded else html.unescape
     try:
         objects = [
             Listed(plain(_in(one, "Key")), int(_in(one, "Size")), _in(one, "LastModified"))
-            for one, _, _ in found
+            for one, _, _ in entries
         ]
     except ValueError as error:
         raise GenericError(f"the response is not a listing: {error}") from error

@@ -109,7 +109,7 @@ def find_credentials():
             raise ValueError(f"{parts.hostname} without TLS")
         file = variable("CONTAINER_AUTHORIZATION_TOKEN_FILE")
         token = open(file).read().strip() if file else variable("CONTAINER_AUTHORIZATION_TOKEN")
-        found = json.loads(ask(uri, {"Authorization": token} if token else {}))
+        credentials = json.loads(ask(uri, {"Authorization": token} if token else {}))
     elif file:
         # Use the STS of the same partition: its host ends like the bucket's.
         ending = [*urlsplit(bucket_url).netloc.split(f".{region}.")[1:], "amazonaws.com"][0]
@@ -127,8 +127,8 @@ def find_credentials():
             {},
             urlencode(form).encode(),
         )
-        found = dict(re.findall(r"<(\w+)>([^<]+)", body.decode()))
-        found["Token"] = found["SessionToken"]
+        credentials = dict(re.findall(r"<(\w+)>([^<]+)", body.decode()))
+        credentials["Token"] = credentials["SessionToken"]
     else:
         if variable("EC2_METADATA_DISABLED") == "true":
             raise ValueError("the job has no role")
@@ -138,8 +138,8 @@ def find_credentials():
         token = ask(url + "api/token", headers, None, "PUT", 3)
         headers = {"X-aws-ec2-metadata-token": token.decode()}
         url += "meta-data/iam/security-credentials/"
-        found = json.loads(ask(url + ask(url, headers).decode().split()[0], headers))
-    return found["AccessKeyId"], found["SecretAccessKey"], found["Token"]
+        credentials = json.loads(ask(url + ask(url, headers).decode().split()[0], headers))
+    return credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["Token"]
 
 
 def fetch():

@@ -98,7 +98,7 @@ class Words(NamedTuple):
     started_by: tuple[str, str]
 
 
-def filled(found: FailureReason, words: Words, detail: JobDetail) -> FailureReason:
+def filled(reason: FailureReason, words: Words, detail: JobDetail) -> FailureReason:
     """Return a failure reason with the job's facts for its placeholders, and its exit code."""
     entry = " (farcall's Dockerfile sets the entry point of the task runner), and "
     image = f"the image {detail.image}"
@@ -111,13 +111,13 @@ def filled(found: FailureReason, words: Words, detail: JobDetail) -> FailureReas
         )
         entry = ", which requires python3, and "
     started_by = words.started_by[detail.is_command]
-    remedy = found.remedy.replace(IMAGE, image)
+    remedy = reason.remedy.replace(IMAGE, image)
     remedy = remedy.replace(CREATED_BY, words.created_by[detail.is_command])
     remedy = remedy.replace(STARTED_BY, started_by if detail.is_command else entry + started_by)
-    sentence = found.sentence
-    if found.kind in (errors.JobError, errors.CommandError) and detail.exit_code is not None:
+    sentence = reason.sentence
+    if reason.kind in (errors.JobError, errors.CommandError) and detail.exit_code is not None:
         sentence += f" (exit code {detail.exit_code})"
-    return FailureReason(found.kind, sentence, remedy, detail.exit_code)
+    return FailureReason(reason.kind, sentence, remedy, detail.exit_code)
 
 
 MAP_FAILED = FailureReason(

@@ -117,9 +117,9 @@ def _check_variables(what: str, variables: Mapping[str, str]) -> None:
             )
 
 
-def wrong(option: str, found: object, allowed: str) -> SettingsError:
+def wrong(option: str, value: object, allowed: str) -> SettingsError:
     """Return the error for an invalid value."""
-    return SettingsError(f"{option} is {found!r}: {allowed}", option=option)
+    return SettingsError(f"{option} is {value!r}: {allowed}", option=option)
 
 
 def is_whole(value: object) -> bool:

@@ -91,17 +91,19 @@ def cancel_jobs(
         entries, idle = asyncio.run(_find(queues, Query(whose, workflow, run), server))
         if not (yes or dry_run) and (idle or cancel.unfinished(entries)):
             _prompt(entries, idle)
-        found = asyncio.run(_cancel_all(entries, reason, server, dry_run=dry_run))
+        cancelled = asyncio.run(_cancel_all(entries, reason, server, dry_run=dry_run))
     else:
-        found = asyncio.run(_cancel(queues, job_ids, whose, reason, server, dry_run=dry_run))
+        cancelled = asyncio.run(_cancel(queues, job_ids, whose, reason, server, dry_run=dry_run))
     if as_json:
-        print_json([{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in found])
+        print_json(
+            [{"id": one.job_id, "outcome": one.outcome, "text": one.text} for one in cancelled]
+        )
     else:
-        for one in found:
+        for one in cancelled:
             # Only farcall's own text has several lines: the jobs that match a name.
             text = one.text if one.outcome == "unknown" else in_a_line(one.text)
             echo(text, err=_CODES[one.outcome] != 0)
-    sys.exit(max((_CODES[one.outcome] for one in found), default=0))
+    sys.exit(max((_CODES[one.outcome] for one in cancelled), default=0))
 
 
 def _server(address: str | None) -> CovalentCompanion | None:

@@ -61,11 +61,11 @@ async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
             set.
         ServiceError: An EC2 call failed.
     """
-    found = await (_named(access, vpc, subnets) if subnets else _default(access, vpc))
+    chosen = await (_named(access, vpc, subnets) if subnets else _default(access, vpc))
     return Network(
-        found[0]["VpcId"],
-        tuple(sorted(each["SubnetId"] for each in found)),
-        all(each.get("MapPublicIpOnLaunch") for each in found),
+        chosen[0]["VpcId"],
+        tuple(sorted(each["SubnetId"] for each in chosen)),
+        all(each.get("MapPublicIpOnLaunch") for each in chosen),
     )
 
 
@@ -80,8 +80,8 @@ async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str
             f"--subnets: {error}. Run `aws ec2 describe-subnets --region {access.region}` to "
             "list the existing subnets."
         ) from error
-    found: list[dict[str, Any]] = reply["Subnets"]
-    there = {each["SubnetId"]: each["VpcId"] for each in found}
+    described: list[dict[str, Any]] = reply["Subnets"]
+    there = {each["SubnetId"]: each["VpcId"] for each in described}
     wanted = vpc or there[subnets[0]]
     for subnet, its in there.items():
         if its != wanted:
@@ -89,21 +89,21 @@ async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str
             raise FarcallError(
                 f"--subnets: {subnet} is in {its}, but {named}. Choose subnets of one VPC."
             )
-    return found
+    return described
 
 
 async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
     filters = [{"Name": "default-for-az", "Values": ["true"]}]
     filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
     reply = await call_aws(access, "ec2", "describe_subnets", Filters=filters)
-    found: list[dict[str, Any]] = reply["Subnets"]
-    if not found:
+    subnets: list[dict[str, Any]] = reply["Subnets"]
+    if not subnets:
         where = f"VPC {vpc} does not exist, or" if vpc else "the default VPC"
         raise FarcallError(
             f"{where} has no default subnets in {access.region_and_origin}. Use --subnets to "
             "name subnets that can reach S3, CloudWatch Logs and the image registry."
         )
-    return found
+    return subnets
 
 
 # --- Service quotas: accounts whose vCPU quota is lower than their queues' maximum --------------
@@ -118,8 +118,7 @@ _STANDARD = {
 _OF_GPUS = {EC2: ("ec2", "L-DB2E81BA"), SPOT: ("ec2", "L-3819A6DF")}
 """By kind of compute: service and code of the vCPU quota.
 
-The quotas cover the
-instance families that Batch chooses; for GPUs, G and VT.
+The quotas cover the instance families that Batch chooses; for GPUs, G and VT.
 
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html
@@ -135,7 +134,7 @@ async def warnings(access: Aws, after: Mapping[str, str]) -> list[str]:
     quotas = _STANDARD | (_OF_GPUS if after["Gpu"] == "true" else {})
     if after["InstanceTypes"]:
         kinds = [kind for kind in kinds if kind not in INSTANCES]
-    found = await asyncio.gather(*(_quota(access, *quotas[kind]) for kind in kinds))
+    limits = await asyncio.gather(*(_quota(access, *quotas[kind]) for kind in kinds))
     most = int(after["MaxVcpus"])
     return [
         (
@@ -145,7 +144,7 @@ async def warnings(access: Aws, after: Mapping[str, str]) -> list[str]:
             f"{quotas[kind][0]} --quota-code {quotas[kind][1]} --desired-value {most}` to request "
             "more."
         )
-        for kind, vcpus in zip(kinds, found, strict=True)
+        for kind, vcpus in zip(kinds, limits, strict=True)
         if vcpus is not None and vcpus < most
     ]
 
@@ -324,8 +323,8 @@ async def _plan(
 ) -> _Plan:
     """Read the existing resources, and return the changes."""
     async with stacks.opened(settings) as access:
-        found = await Stack(access, name, stacks.report).settled()
-        state = None if found is None or found.is_dead else found
+        existing = await Stack(access, name, stacks.report).settled()
+        state = None if existing is None or existing.is_dead else existing
         before = state.parameters if state else {}
         after = parameters.merged(wanted, before, settings.prefix)
         vpc, subnets = place
@@ -452,7 +451,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _tags(given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    tags = {}
     for text in given:
         key, mark, value = text.partition("=")
         if not mark:
@@ -461,5 +460,5 @@ def _tags(given: tuple[str, ...]) -> dict[str, str]:
             check_tag(key, value)
         except ValueError as error:
             raise click.BadParameter(f"{text!r}: {error}", param_hint="--tags") from None
-        found[key] = value
-    return found
+        tags[key] = value
+    return tags

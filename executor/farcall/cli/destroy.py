@@ -81,24 +81,24 @@ def destroy(
     path = path or options_file.in_force()
     again = f"farcall destroy{f' --name {name}' * (name != 'farcall')}"
     with stacks.explained(name, again):
-        found = asyncio.run(_find(settings, name))
-        gone = [bucket for bucket in found.buckets if empty_bucket or not bucket.objects]
-        kept = [bucket for bucket in found.buckets if bucket not in gone]
-        if found.state is None and not gone:
-            _print_nothing(name, found.region, kept)
-            for file, names in _naming(path, name, found.region).items():
+        existing = asyncio.run(_find(settings, name))
+        gone = [bucket for bucket in existing.buckets if empty_bucket or not bucket.objects]
+        kept = [bucket for bucket in existing.buckets if bucket not in gone]
+        if existing.state is None and not gone:
+            _print_nothing(name, existing.region, kept)
+            for file, names in _naming(path, name, existing.region).items():
                 echo(f"{file} still names deleted resources: {', '.join(names)}")
             return
-        _show(name, found, gone, kept)
+        _show(name, existing, gone, kept)
         if dry_run:
             return
         if not yes:
             confirm("Proceed?", refused="nothing was deleted")
-        asyncio.run(_delete(settings, name, found, gone))
+        asyncio.run(_delete(settings, name, existing, gone))
     echo(f"stack {name} is deleted")
     for bucket in kept:
         echo(f"bucket {bucket.name} is kept. Run `{again} --empty-bucket` to delete it.")
-    for file, names in _naming(path, name, found.region).items():
+    for file, names in _naming(path, name, existing.region).items():
         _take_out(file, names)
 
 
@@ -127,33 +127,33 @@ def _print_nothing(name: str, region: str, kept: Sequence[Bucket]) -> None:
         )
 
 
-def _show(name: str, found: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
-    echo(f"To delete in {found.region} of account {found.account}:")
-    if found.state is not None:
-        echo(f"  stack       {name}, {found.state.status}")
-    names = {bucket.name for bucket in found.buckets}
-    for resource, identifier in found.resources.items():
+def _show(name: str, existing: _Found, gone: Sequence[Bucket], kept: Sequence[Bucket]) -> None:
+    echo(f"To delete in {existing.region} of account {existing.account}:")
+    if existing.state is not None:
+        echo(f"  stack       {name}, {existing.state.status}")
+    names = {bucket.name for bucket in existing.buckets}
+    for resource, identifier in existing.resources.items():
         if identifier not in names and resource != "BucketPolicy":
             echo(f"              {resource} {identifier}")
-    if found.definitions:
-        echo(f"  and         its {counted(len(found.definitions), 'job definition')}")
-    if found.jobs:
-        echo(f"  cancels     {named(found.jobs)}")
+    if existing.definitions:
+        echo(f"  and         its {counted(len(existing.definitions), 'job definition')}")
+    if existing.jobs:
+        echo(f"  cancels     {named(existing.jobs)}")
     for bucket in gone:
         echo(f"  bucket      {bucket.name}, {bucket.counted}")
     for bucket in kept:
         echo(f"kept: bucket {bucket.name}, which has {bucket.counted} (--empty-bucket deletes it)")
 
 
-async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[Bucket]) -> None:
+async def _delete(settings: Settings, name: str, existing: _Found, gone: Sequence[Bucket]) -> None:
     """Delete the stack and the buckets.
 
     Job definitions are deleted first, because an interrupted run can find them again only through
     the stack's roles. Buckets are deleted last, when no job stores objects any more.
     """
     async with stacks.opened(settings) as access:
-        await contents.deregister(access, found.definitions)
-        if found.state is not None:
+        await contents.deregister(access, existing.definitions)
+        if existing.state is not None:
             await Stack(access, name, stacks.report).delete()
         for bucket in gone:
             await contents.delete(access, bucket.name, stacks.report)
@@ -162,14 +162,14 @@ async def _delete(settings: Settings, name: str, found: _Found, gone: Sequence[B
 
 def _naming(path: Path, name: str, region: str) -> dict[Path, list[str]]:
     """Return the options in both options files that name a stack's resources."""
-    found = {}
+    names_by_file = {}
     for file in (path, stacks.covalent_file()):
         if file is not None and file.is_file():
             there = stacks.options_of(file, options_file.text_of(file))
             names = stack_options.of_stack(name, region, there)
             if names:
-                found[file] = names
-    return found
+                names_by_file[file] = names
+    return names_by_file
 
 
 def _take_out(path: Path, names: Sequence[str]) -> None:

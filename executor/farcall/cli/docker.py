@@ -46,8 +46,8 @@ def inspect_image(docker: str, name: str) -> dict[str, Any] | None:
         if "no such" in done.stderr.lower():
             return None
         raise FarcallError(f"docker image inspect {name!r} failed: {_output(done)}")
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found[0]
+    images: list[dict[str, Any]] = json.loads(done.stdout)
+    return images[0]
 
 
 def tag_image(docker: str, image: str, name: str) -> None:

@@ -251,12 +251,13 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     before = options_file.text_of(path)
     stacks.options_of(path, before)
     program = docker.find_engine("farcall image push")
-    found = _inspect(program, tag)
+    inspected = _inspect(program, tag)
     place = asyncio.run(_destination(settings, repository))
     # The tag is unique per content, so that no image is replaced.
-    name = f"{place.host}/{repository}:{found['Id'].rpartition(':')[2][:12]}"
+    name = f"{place.host}/{repository}:{inspected['Id'].rpartition(':')[2][:12]}"
     echo(
-        f"image {tag} ({found['Os']}/{found['Architecture']}) will be pushed to {in_a_line(name)}"
+        f"image {tag} ({inspected['Os']}/{inspected['Architecture']}) will be pushed to "
+        f"{in_a_line(name)}"
     )
     if not place.has_repository:
         echo(
@@ -323,20 +324,20 @@ async def _create(settings: Settings, repository: str) -> None:
 
 def _inspect(program: str, tag: str) -> dict[str, Any]:
     """Return docker's data of an image that can run jobs of this farcall version."""
-    found = docker.inspect_image(program, tag)
-    if found is None:
+    inspected = docker.inspect_image(program, tag)
+    if inspected is None:
         raise FarcallError(
             f"docker has no image {tag!r}. Run `farcall image build --tag {shlex.quote(tag)}` "
             "to build it, or `docker image ls` to list the existing images."
         )
-    protocol = (found["Config"].get("Labels") or {}).get(_LABEL, "")
+    protocol = (inspected["Config"].get("Labels") or {}).get(_LABEL, "")
     if protocol != str(PROTOCOL_VERSION):
         raise FarcallError(
             f"image {tag!r} has protocol {protocol or 'none'} (label {_LABEL}), but this "
             f"farcall requires {PROTOCOL_VERSION}. Build the image with `farcall image build`, "
             "or base your own image on such an image (FROM)."
         )
-    return found
+    return inspected
 
 
 def _uri(program: str, name: str) -> str:

@@ -166,7 +166,7 @@ def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, 
     Raises:
         click.UsageError: A variable has no name or does not exist in this process.
     """
-    found = {}
+    values = {}
     for given_text in variables:
         name, equals, value = given_text.partition("=")
         if not name:
@@ -178,8 +178,8 @@ def environment(variables: Iterable[str], here: Mapping[str, str]) -> dict[str, 
                 f"-e {name}: the variable is not set in this shell. Write {name}=VALUE, or set "
                 "the variable first."
             )
-        found[name] = value if equals else here[name]
-    return found
+        values[name] = value if equals else here[name]
+    return values
 
 
 def _executor(image: str, name: str | None, options: dict[str, Any]) -> BatchExecutor:

@@ -176,19 +176,19 @@ async def _as_json(listing: _Listing, *, usage: bool) -> list[dict[str, Any]]:
     listed = [json_view.job(entry) for entry in entries]
     if usage:
         _, session = await opened()
-        found = await explain.logged_usages(session, [entry.detail for entry in entries])
+        usages = await explain.logged_usages(session, [entry.detail for entry in entries])
         for each in listed:
-            used = found.get(each["id"])
+            used = usages.get(each["id"])
             each["usage"] = None if used is None else asdict(used)
     return listed
 
 
 def _wanted(states: Iterable[str]) -> frozenset[str]:
     """Return the requested states; empty for any."""
-    found = {name for name, word in json_view.WORDS.items() if word.lower() in states}
+    names = {name for name, word in json_view.WORDS.items() if word.lower() in states}
     if _ACTIVE in states:
-        found |= {status.value for status in _UNFINISHED}
-    return frozenset(found)
+        names |= {status.value for status in _UNFINISHED}
+    return frozenset(names)
 
 
 @dataclass
@@ -240,13 +240,13 @@ class _Listing:
         """Maximum number of jobs to read; unlimited for a search."""
         return self.limit if self.grep is None else sys.maxsize
 
-    async def _shown(self, reasons: Reasons, found: Sequence[Entry]) -> list[Entry]:
+    async def _shown(self, reasons: Reasons, entries: Sequence[Entry]) -> list[Entry]:
         """Return the matching jobs with their call and error texts."""
         if self.grep is None:
-            return await reasons.fill(found)
+            return await reasons.fill(entries)
         shown: list[Entry] = []
-        for start in range(0, len(found), _BLOCK):
-            for entry in await reasons.fill(found[start : start + _BLOCK]):
+        for start in range(0, len(entries), _BLOCK):
+            for entry in await reasons.fill(entries[start : start + _BLOCK]):
                 calls = await reasons.calls(entry.detail) if entry.detail.array_size else ()
                 if any(map(self.grep.search, _searched(entry, calls))):
                     shown.append(entry)
@@ -255,18 +255,18 @@ class _Listing:
         return shown[: self.limit]
 
     async def _find(self, catalog: Catalog, session: Session, queues: list[str]) -> list[Entry]:
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for queue in queues:
-            before = len(found)
+            before = len(entries)
             async for entry in catalog.find([queue], self.query):
-                found.append(entry)
-                if len(found) - before == self._most:
+                entries.append(entry)
+                if len(entries) - before == self._most:
                     break
-        found.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
+        entries.sort(key=lambda entry: entry.detail.created_at or _NEVER, reverse=True)
         if not self.children:
-            return found[: self._most]
+            return entries[: self._most]
         shown: list[Entry] = []
-        for entry in found:
+        for entry in entries:
             shown.append(entry)
             if len(shown) < self._most:
                 shown += await self._parts(session, entry, self._most - len(shown))
@@ -274,7 +274,7 @@ class _Listing:
 
     async def _parts_of(self, catalog: Catalog, session: Session) -> list[Entry]:
         known = await catalog.describe(self._job_ids)
-        found: list[Entry] = []
+        entries: list[Entry] = []
         for job_id in self._job_ids:
             whole = references.recognized(known, job_id, session)
             if not whole.detail.array_size and not whole.detail.nodes:
@@ -282,8 +282,8 @@ class _Listing:
                     f"job {job_id} is neither an array nor a multi-node job. Run `farcall "
                     f"describe {job_id}` to see it."
                 )
-            found += await self._parts(session, whole, self._most)
-        return found[: self._most]
+            entries += await self._parts(session, whole, self._most)
+        return entries[: self._most]
 
     async def _parts(self, session: Session, whole: Entry, limit: int) -> list[Entry]:
         """Return a job's array tasks or nodes; empty for other jobs."""
@@ -297,15 +297,15 @@ class _Listing:
     async def _children(self, session: Session, parent: JobDetail) -> list[JobDetail]:
         """Return an array's tasks in order: one request per status and 1000 tasks."""
         counts, wanted = parent.status_summary, self.query.states
-        found: list[JobDetail] = []
+        children: list[JobDetail] = []
         for status in JobStatus:
             is_failed = status is JobStatus.FAILED and json_view.CANCELLED in wanted
             if wanted and status.value not in wanted and not is_failed:
                 continue
             if counts.get(status.value) or not counts:
                 async for page in session.backend.list_children(parent.job_id, status):
-                    found += [child_of(parent, listed) for listed in page]
-        return sorted(found, key=lambda child: child.index)
+                    children += [child_of(parent, listed) for listed in page]
+        return sorted(children, key=lambda child: child.index)
 
 
 _NEVER = datetime.min.replace(tzinfo=UTC)

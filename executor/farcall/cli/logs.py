@@ -185,11 +185,11 @@ async def _all_of(query: Query) -> tuple[Session, list[Entry]]:
     """Return the jobs of a run or workflow, the oldest first."""
     settings, session = await opened()
     queue = settings.queue
-    found = [entry async for entry in Catalog(session.backend).find([queue], query)]
-    if not found:
+    entries = [entry async for entry in Catalog(session.backend).find([queue], query)]
+    if not entries:
         what = f"run {query.run}" if query.run else f"workflow {query.workflow} of {query.user}"
         raise UnknownError(f"no jobs of {what}{in_queues([queue])}")
-    return session, found[::-1]
+    return session, entries[::-1]
 
 
 async def _sources(
@@ -324,8 +324,11 @@ class _Output(NamedTuple):
             known = await session.backend.describe([detail.job_id])
             detail = known.get(detail.job_id, detail)
         if detail.status is JobStatus.FAILED:
-            found = await explain(session, detail)
-            return found.traceback or f"farcall: {found.message}. To do: {found.remedy}."
+            explanation = await explain(session, detail)
+            return (
+                explanation.traceback
+                or f"farcall: {explanation.message}. To do: {explanation.remedy}."
+            )
         is_whole = wanted["since"] is None and wanted["tail"] is None and not source.label
         return "farcall: the job has no output" if is_empty and is_whole else ""
 

@@ -100,8 +100,10 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].place.partition(":")
-        found: click.Command = getattr(importlib.import_module(f"farcall.cli.{module}"), attribute)
-        return found
+        loaded: click.Command = getattr(
+            importlib.import_module(f"farcall.cli.{module}"), attribute
+        )
+        return loaded
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -133,12 +135,12 @@ class Commands(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands with a prefix."""
-        found = [
+        commands = [
             CompletionItem(name, help=command.help)
             for name, command in COMMANDS.items()
             if name.startswith(incomplete)
         ]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(

@@ -68,10 +68,10 @@ def updated(text: str, values: Mapping[str, Any], path: Path, backend: BackendNa
             text = changed(text, values, backend)
         else:
             text = _appended(text, _section(values, backend))
-        found = section(text, backend)
+        options = section(text, backend)
     except (TOMLKitError, AttributeError) as error:
         raise FarcallError(f"{path} is not valid TOML ({error}); nothing was written") from error
-    Settings(**{**found, "backend": found.get("backend", backend)})
+    Settings(**{**options, "backend": options.get("backend", backend)})
     return text
 
 
@@ -82,10 +82,10 @@ def section(text: str, backend: BackendName = BATCH) -> dict[str, Any]:
         TOMLKitError: The text is not valid TOML.
         AttributeError: The section is not a table.
     """
-    found: Any = tomlkit.parse(text).unwrap()
+    table: Any = tomlkit.parse(text).unwrap()
     for part in SECTIONS[backend]:
-        found = found.get(part, {})
-    return dict(found.items())
+        table = table.get(part, {})
+    return dict(table.items())
 
 
 def foreign(text: str, values: Mapping[str, Any]) -> str:

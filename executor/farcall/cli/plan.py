@@ -114,13 +114,13 @@ def _without_secrets(settings: Settings) -> Settings:
 
 def _sources(settings: Settings) -> dict[str, Any]:
     """Return the project files that would be uploaded."""
-    found = sources.find(settings.sources, settings.exclude_sources)
-    if found is None:
+    project = sources.find(settings.sources, settings.exclude_sources)
+    if project is None:
         return {}
     about = {
-        "size_bytes": len(found.archive),
-        "files": [{"path": each.path, "size_bytes": each.size} for each in found.files],
-        "stays_here": [{"path": each.path, "why": each.why} for each in found.left_out],
+        "size_bytes": len(project.archive),
+        "files": [{"path": each.path, "size_bytes": each.size} for each in project.files],
+        "stays_here": [{"path": each.path, "why": each.why} for each in project.left_out],
     }
     return {"sources": about}
 
@@ -135,15 +135,15 @@ async def _packages(
     if offline:
         threads = WorkerThreads()
         try:
-            found, sealed, shown = await TaskPackages(threads).plan(None, root, settings)
+            package_set, sealed, shown = await TaskPackages(threads).plan(None, root, settings)
         finally:
             threads.close()
     else:
         session = await session_for(settings)
         store = session.stores.of(settings.s3_bucket_name)
-        found, sealed, shown = await session.packages.plan(store, root, settings)
+        package_set, sealed, shown = await session.packages.plan(store, root, settings)
     about: dict[str, Any] = {
-        "for": str(found.target),
+        "for": str(package_set.target),
         "size_bytes": sum(each.packed.size for each in shown),
     }
     if not offline:
@@ -157,7 +157,7 @@ async def _packages(
         }
         for packed, is_stored in shown
     ]
-    about["stays_here"] = [{"name": stays.name, "why": stays.why} for stays in found.stays]
+    about["stays_here"] = [{"name": stays.name, "why": stays.why} for stays in package_set.stays]
     return {"packages": about}, sealed and sealed.fact
 
 

@@ -51,14 +51,14 @@ def replay_job(reference: str | None, call: int | None, *, debug: bool, yes: boo
 
     Exits with 0 if the call returned, and with 1 if it failed again.
     """  # noqa: D301  # click's marker for preformatted lines
-    found = asyncio.run(_find(reference))
-    found.check_python()
-    _print_job(found)
+    failed_call = asyncio.run(_find(reference))
+    failed_call.check_python()
+    _print_job(failed_call)
     if not yes:
         confirm("Run it?", refused="nothing was run")
     with _exit_on_signals(), tempfile.TemporaryDirectory(prefix="farcall-replay-") as name:
         folder = Path(name)
-        asyncio.run(_fetch(found, folder, call, debug=debug))
+        asyncio.run(_fetch(failed_call, folder, call, debug=debug))
         command = [sys.executable, *module_arguments("farcall_runtime.replay"), str(folder)]
         sys.exit(int(docker.run(command) != 0))
 
@@ -69,35 +69,37 @@ async def _find(reference: str | None) -> Found:
     return await replay.find(session, job_id)
 
 
-async def _fetch(found: Found, folder: Path, call: int | None, *, debug: bool) -> None:
+async def _fetch(failed_call: Found, folder: Path, call: int | None, *, debug: bool) -> None:
     _, session = await opened()
-    await replay.fetch(session, found, folder, _variables(found), call=call, debug=debug)
+    await replay.fetch(
+        session, failed_call, folder, _variables(failed_call), call=call, debug=debug
+    )
 
 
-def _print_job(found: Found) -> None:
-    entry = found.entry
+def _print_job(failed_call: Found) -> None:
+    entry = failed_call.entry
     detail = entry.detail
     whose = "yours" if entry.user == this_user() else f"{in_a_line(entry.user)}'s"
     echo(f"job {detail.job_id} ({in_a_line(detail.name)})", err=True)
-    echo(f"on {detail.platform}: {in_a_line(found.explanation.message)}", err=True)
+    echo(f"on {detail.platform}: {in_a_line(failed_call.explanation.message)}", err=True)
     echo(
-        f"input data {in_a_line(found.submission.where.url)}: {whose}, according to its name; "
-        f"submitted {tables.age(detail.created_at)} ago with Python {found.python}, and "
-        "unchanged since",
+        f"input data {in_a_line(failed_call.submission.where.url)}: {whose}, according to its "
+        f"name; submitted {tables.age(detail.created_at)} ago with Python {failed_call.python}, "
+        "and unchanged since",
         err=True,
     )
     echo(f"Its code runs here with {sys.executable} and your permissions.", err=True)
 
 
-def _variables(found: Found) -> dict[str, str]:
+def _variables(failed_call: Found) -> dict[str, str]:
     """Return the job's Batch variables that are not set in this process."""
-    detail = found.entry.detail
+    detail = failed_call.entry.detail
     own = {
         name: value
         for name, value in detail.environment.items()
         if not name.startswith(("AWS_", "FARCALL_")) and name not in os.environ
     }
-    index = {ENV_ARRAY_INDEX: str(found.index)} if found.bundle.entries > 1 else {}
+    index = {ENV_ARRAY_INDEX: str(failed_call.index)} if failed_call.bundle.entries > 1 else {}
     return {**own, ENV_JOB_ID: detail.job_id, ENV_ATTEMPT: "1", **index}
 
 

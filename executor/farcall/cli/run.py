@@ -95,25 +95,25 @@ def run(
         raise click.UsageError("--detach, --output, --json and --dry-run cannot be used together")
     if offline and not is_plan:
         raise click.UsageError("--offline requires --dry-run, because submitting a job calls AWS")
-    found = find(target)
+    named = find(target)
     options = given(assignments, short)
-    bound = Call(target, found.function).bind(args, ctx)
-    settings = found.callee.executor.settings if isinstance(found.callee, Task) else Settings()
+    bound = Call(target, named.function).bind(args, ctx)
+    settings = named.callee.executor.settings if isinstance(named.callee, Task) else Settings()
     # The running script is farcall, so the workflow is named after the user's module.
-    options = {"workflow": settings.workflow or found.workflow, **options}
+    options = {"workflow": settings.workflow or named.workflow, **options}
     executor = BatchExecutor(settings, **options)
     if is_plan:
 
         def planned(is_offline: bool) -> Awaitable[dict[str, Any]]:
-            return plan.of_call(executor.settings, found.function, bound, offline=is_offline)
+            return plan.of_call(executor.settings, named.function, bound, offline=is_offline)
 
         plan.show(asyncio.run(plan.with_account(planned, offline=offline)))
     elif detach:
-        asyncio.run(_leave(executor, found, bound))
+        asyncio.run(_leave(executor, named, bound))
     else:
         show = _in_json if as_json else repr
         is_alone = as_json or output is not None
-        done = _run(executor, found, bound, output, show=show, is_alone=is_alone)
+        done = _run(executor, named, bound, output, show=show, is_alone=is_alone)
         sys.exit(not asyncio.run(done))
 
 

@@ -168,14 +168,14 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     with contextlib.suppress(Exception):  # a name defined only for type checkers
         return inspect.signature(function, eval_str=True)
     try:
-        found = inspect.signature(function)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in without a signature
         return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
     plain = [
         p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p
-        for p in found.parameters.values()
+        for p in signature.parameters.values()
     ]
-    return found.replace(parameters=plain)
+    return signature.replace(parameters=plain)
 
 
 def _bound(of: inspect.Signature, given: Mapping[str, Any]) -> inspect.BoundArguments:

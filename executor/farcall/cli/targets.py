@@ -132,19 +132,19 @@ def _is_import(file: str) -> bool:
 
 
 def _find(module: ModuleType, place: str, function: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in function.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
-            hint = _near(part, _callables(found))
+            hint = _near(part, _callables(value))
             raise click.UsageError(f"{place} has no function {function!r}. {hint}") from None
-    if not callable(found):
+    if not callable(value):
         raise click.UsageError(
-            f"{place}:{function} is a {type(found).__name__}, not a function. "
+            f"{place}:{function} is a {type(value).__name__}, not a function. "
             f"{_near(function, _callables(module))}"
         )
-    return found
+    return value
 
 
 def _callables(owner: object) -> list[str]:

@@ -312,8 +312,8 @@ class BlockingCalls:
         Raises:
             KeyboardInterrupt: The user pressed Ctrl-C again, to leave at once.
         """
-        found = map(self._works.get, futures or list(self._works))
-        works = [work for work in found if work is not None and work.unfinished]
+        known = map(self._works.get, futures or list(self._works))
+        works = [work for work in known if work is not None and work.unfinished]
         if not works or self.is_abandoned:
             return
         what = counted(sum(work.unfinished for work in works), "unfinished call")

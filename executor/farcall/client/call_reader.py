@@ -96,10 +96,10 @@ class Inputs:
                 try:
                     # Read first the iterables that can end without waiting for the others.
                     row = iter(await anext(rows) if plain else ())
-                    found = iter([await anext(each) for each in sources])
+                    row_values = iter([await anext(each) for each in sources])
                 except StopAsyncIteration:
                     return
-                call = tuple(next(found if is_async else row) for is_async in places)
+                call = tuple(next(row_values if is_async else row) for is_async in places)
                 yield self._arguments(number, call) if self._arguments else call
 
 

@@ -147,8 +147,8 @@ async def _nodes(session: Session, detail: JobDetail) -> list[JobDetail]:
     if not detail.groups:
         return [detail]
     ids = [detail.node_id(index) for index in range(detail.nodes)]
-    found = await session.backend.describe(ids)
-    return [found[node_id] for node_id in ids if node_id in found]
+    details = await session.backend.describe(ids)
+    return [details[node_id] for node_id in ids if node_id in details]
 
 
 def group_nodes(

@@ -309,17 +309,17 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         await self._run.discard(await self._run.delivered(), settings)
 
     async def _output(self, stream: str, node: int) -> str:
-        found = None
+        node_output = None
         if self.done():
             delivered = await self._run.delivered()
-            found = delivered.others.get(node) if node else delivered
-        if found is not None and (found.is_whole or found.written is None):
-            return found.text(stream)
+            node_output = delivered.others.get(node) if node else delivered
+        if node_output is not None and (node_output.is_whole or node_output.written is None):
+            return node_output.text(stream)
         session, submission, index = await self._run.find()
         if node and not 0 < node < submission.nodes:
             raise ValueError(f"node is {node}; use a node from 0 to {submission.nodes - 1}")
         store = session.stores.of(submission.where.bucket)
-        written = found.written if found is not None else None
+        written = node_output.written if node_output is not None else None
         if written is None and not node:
             written = await session.fetcher.written(submission, index)
         if written is not None:

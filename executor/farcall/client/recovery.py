@@ -149,10 +149,10 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
     listed = await store.list_folders(f"{run_root(settings.prefix, '')}/")
     names = [name for name in listed if _NAME.fullmatch(name) and name != SHARED]
     roots = [run_root(settings.prefix, name) for name in names]
-    found = await _each(lambda root: _bundles(store, root), roots)
+    listings = await _each(lambda root: _bundles(store, root), roots)
     left = [
         Run(name, len(stored), min(stored.values()), _functions(stored))
-        for name, (stored, _) in zip(names, found, strict=True)
+        for name, (stored, _) in zip(names, listings, strict=True)
         if stored
     ]
     return sorted(left, key=lambda run: run.stored_at)
@@ -173,12 +173,12 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
     queues = await _queues(settings, store, places)
     timing = session.timing
-    found, unanswered = await _find_jobs(session, queues, timing.recover_polls_s)
-    succeeded = await _each(lambda one: _succeeded(session, *one), list(found.values()))
+    jobs_by_place, unanswered = await _find_jobs(session, queues, timing.recover_polls_s)
+    succeeded = await _each(lambda one: _succeeded(session, *one), list(jobs_by_place.values()))
     # Listed last: the outcomes of tasks that have succeeded by now were stored, unless deleted.
     arrived = await _outcomes(store, root)
     recovered = Recovered(run, settings)
-    for (where, (submission, _)), done in zip(found.items(), succeeded, strict=True):
+    for (where, (submission, _)), done in zip(jobs_by_place.items(), succeeded, strict=True):
         done |= await store.receipted(submission, receipts.get(where.bundle, ()))
         recovered._left[where] = set()
         outcomes = arrived.get(where.bundle, {})
@@ -190,7 +190,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
             recovered._add(submission, index, outcome)
     oldest = datetime.now(UTC) - timedelta(seconds=timing.remembered_s)
     for where in places:
-        if where not in found:
+        if where not in jobs_by_place:
             may_have_run = (
                 where in unanswered or where.bundle in arrived or stored[where.bundle] < oldest
             )
@@ -226,19 +226,19 @@ async def find(session: Session, settings: Settings, where: Location) -> Submiss
     store = session.stores.of(where.bucket)
     queues = await _queues(settings, store, [where])
     search = functools.partial(_search, session, store, queues, where)
-    found = await search(session.timing.recover_polls_s)
-    if found is not None:
-        return found
+    job = await search(session.timing.recover_polls_s)
+    if job is not None:
+        return job
     new = renamed(where)
     try:
-        found = await withdraw(store, where, new, search)
+        job = await withdraw(store, where, new, search)
     except ServiceError as error:
         if error.code != NO_SUCH_KEY:
             raise
         return await search()  # without its bundle, a job runs nothing
-    if found is None:
+    if job is None:
         await store.delete([new.bundle_key])
-    return found
+    return job
 
 
 async def _search(
@@ -249,9 +249,9 @@ async def _search(
     waits_s: Sequence[float] = (0.0,),
 ) -> Submission | None:
     """Search for the job of a bundle; None if there is no trace of one."""
-    found, unanswered = await _find_jobs(session, queues, waits_s)
-    if where in found:
-        return found[where][0]
+    jobs, unanswered = await _find_jobs(session, queues, waits_s)
+    if where in jobs:
+        return jobs[where][0]
     if where in unanswered:
         raise FarcallError(
             f"cannot tell whether {where.bundle} was submitted: its queue could not be listed"
@@ -292,11 +292,11 @@ async def _find_jobs(
         because Batch refused to list their queue.
     """
     places = list(queues)
-    found: dict[Location, tuple[Submission, JobDetail]] = {}
+    jobs: dict[Location, tuple[Submission, JobDetail]] = {}
     unanswered: set[Location] = set()
     for wait_s in waits_s:
         await asyncio.sleep(wait_s)
-        missing = [where for where in places if where not in found]
+        missing = [where for where in places if where not in jobs]
         named = await _each(lambda where: _named(session, where, queues[where]), missing)
         unanswered = {where for where, ids in zip(missing, named, strict=True) if ids is None}
         details = await session.backend.describe(job_id for ids in named for job_id in ids or ())
@@ -306,10 +306,10 @@ async def _find_jobs(
             except FarcallError:  # another user's job with the same name
                 continue
             if submission.where in queues:
-                found[submission.where] = submission, detail
-        if len(found) == len(places):
+                jobs[submission.where] = submission, detail
+        if len(jobs) == len(places):
             break
-    return {where: found[where] for where in places if where in found}, unanswered - found.keys()
+    return {where: jobs[where] for where in places if where in jobs}, unanswered - jobs.keys()
 
 
 async def _named(session: Session, where: Location, queues: list[str]) -> list[str] | None:
@@ -321,14 +321,14 @@ async def _named(session: Session, where: Location, queues: list[str]) -> list[s
     refused: dict[str, ServiceError] = {}
     for queue in queues:
         try:
-            found = await session.backend.find(where.bundle, queue)
+            job_ids = await session.backend.find(where.bundle, queue)
         except ServiceError as error:
             if may_pass(error):
                 raise
             refused[queue] = error
         else:
-            if found:
-                return found
+            if job_ids:
+                return job_ids
     if len(refused) == len(queues):
         raise refused[queues[-1]]
     if queues[0] in refused:
@@ -353,19 +353,19 @@ async def _succeeded(session: Session, submission: Submission, detail: JobDetail
 
 async def _outcomes(store: Store, root: str) -> dict[str, dict[int, Arrived]]:
     """Return the objects in a run's inbox, by bundle and number."""
-    found: dict[str, dict[int, Arrived]] = {}
+    arrivals: dict[str, dict[int, Arrived]] = {}
     after = ""
     while True:
         page, after = await store.list_outcomes(root, after=after)
         for arrived in page:
-            found.setdefault(arrived.bundle, {})[arrived.index] = arrived
+            arrivals.setdefault(arrived.bundle, {})[arrived.index] = arrived
         if not after:
-            return found
+            return arrivals
 
 
 async def _unknown(session: Session, settings: Settings, run: str) -> UnknownError:
     where = f"s3://{settings.s3_bucket_name}/{run_root(settings.prefix, '')}/"
-    there = [found.name for found in await runs(session, settings)]
+    there = [each.name for each in await runs(session, settings)]
     named = ", ".join(there[-_MOST_NAMED:]) or "none"
     if len(there) > _MOST_NAMED:
         named = f"..., {named}"

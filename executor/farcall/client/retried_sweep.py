@@ -131,16 +131,16 @@ class RetriedSweep(MapJobs[R]):
             n: value for n, value in enumerate(values) if not isinstance(value, BaseException)
         }
         await self._take_kept(sources, {**given, **self._results()})
-        found: dict[int, Any] = {**dict(enumerate(values)), **self._values}
-        found |= {**given, **self._earlier, **self._results()}
-        missing = [index for index in range(self._total) if index not in found]
+        results: dict[int, Any] = {**dict(enumerate(values)), **self._values}
+        results |= {**given, **self._earlier, **self._results()}
+        missing = [index for index in range(self._total) if index not in results]
         if missing:
             raise FarcallError(
                 f"{len(missing)} of {self._total} results are not available, such as that of call "
                 f"{missing[0]}: they were collected before, or the calls were never submitted. "
                 "Pass what the map returned: complete(values)"
             )
-        return [found[index] for index in range(self._total)]
+        return [results[index] for index in range(self._total)]
 
     def _results(self) -> dict[int, R]:
         return {index: self._values[index] for index in self._returned}
@@ -204,7 +204,7 @@ class RetriedSweep(MapJobs[R]):
         known = {**known, **self._earlier}
         session = await session_for(self._settings)
         places = asyncio.Semaphore(_PARALLEL)
-        found: dict[int, R] = {}
+        kept: dict[int, R] = {}
 
         async def take(source: Source, number: int, arrived: Arrived | None) -> None:
             calls = source.calls[number]
@@ -220,7 +220,7 @@ class RetriedSweep(MapJobs[R]):
                 results = await run.results()
             for index, result in zip(calls, results, strict=False):
                 if result.error is None:
-                    found[index] = result.value
+                    kept[index] = result.value
 
         async def take_all(source: Source) -> None:
             tasks = enumerate(source.calls)
@@ -243,4 +243,4 @@ class RetriedSweep(MapJobs[R]):
             for source in (*self._before, *sources):
                 await take_all(source)
         finally:  # fetched results are no longer in the bucket
-            self._earlier = {**found, **self._earlier}
+            self._earlier = {**kept, **self._earlier}

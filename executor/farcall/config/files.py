@@ -46,13 +46,13 @@ def files() -> list[Path]:
                 f"the path, or unset it to use {' or '.join(map(str, _FILES))}"
             )
         return [path]
-    found = []
+    paths = []
     for path in _FILES:
         with contextlib.suppress(RuntimeError):  # the home folder is unknown
             there = path.expanduser()
             if there.is_file():
-                found.append(there)
-    return found
+                paths.append(there)
+    return paths
 
 
 def heading(backend: BackendName) -> str:
@@ -96,13 +96,13 @@ def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict
     Other programs' tables may be in the same file.
     """
     executors = document.get(_OUTER, {})
-    found: dict[BackendName, dict[str, Any]] = {}
+    sections: dict[BackendName, dict[str, Any]] = {}
     for backend, (_, inner) in SECTIONS.items():
         section = executors.get(inner) if isinstance(executors, dict) else executors
         if section is not None and not isinstance(section, dict):
             raise SettingsError(f"{path}: {heading(backend)} must be a table of options")
         if section is not None:
-            found[backend] = section
+            sections[backend] = section
     inners = {inner for _, inner in SECTIONS.values()}
     others = {name: table for name, table in document.items() if name != _OUTER}
     others |= {f"{_OUTER}.{name}": t for name, t in executors.items() if name not in inners}
@@ -120,7 +120,7 @@ def _sections(path: Path, document: Mapping[str, Any]) -> dict[BackendName, dict
             raise SettingsError(
                 f"{path} has a table [{name}], which farcall does not read; did you mean {meant}?"
             )
-    return found
+    return sections
 
 
 _OUTER = "executors"
@@ -169,9 +169,9 @@ def refuse_found(path: Path, options: Collection[str], instead: str) -> None:
         raise SettingsError(
             f"{path.absolute()} was not read: {NOT_OWN}, or put its options into {instead}"
         )
-    found = [name for name in options if name in _NOT_HERE]
-    if found:
-        name = found[0]
+    refused = [name for name in options if name in _NOT_HERE]
+    if refused:
+        name = refused[0]
         raise SettingsError(
             f"{path.absolute()} sets {name}: a file in the working directory must not choose "
             f"whose credentials are used or where they are sent. Set FARCALL_"

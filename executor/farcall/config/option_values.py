@@ -156,9 +156,9 @@ def check_tag(key: str, value: str) -> None:
     if key.lower().startswith("aws:"):
         raise ValueError(f"the key {key!r} begins with aws:, which AWS reserves; use another key")
     for what, text in ((f"the key {key!r}", key), (f"the value {value!r} of {key!r}", value)):
-        if found := NO_TAG.search(text):
+        if match := NO_TAG.search(text):
             raise ValueError(
-                f"{what} contains the character {found[0]!r}; use letters, digits, spaces and "
+                f"{what} contains the character {match[0]!r}; use letters, digits, spaces and "
                 "_ . : / = + - @"
             )
 

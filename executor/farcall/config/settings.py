@@ -720,12 +720,12 @@ def from_environment() -> dict[str, Any]:
 
     Other variables in a farcall job are not options.
     """
-    found = {
+    texts = {
         name[len(ENVIRONMENT_PREFIX) :].lower(): text
         for name, text in os.environ.items()
         if name.startswith(ENVIRONMENT_PREFIX) and name not in _NO_OPTIONS
     }
-    return {name: from_text(name, text) for name, text in found.items()}
+    return {name: from_text(name, text) for name, text in texts.items()}
 
 
 def from_text(option: str, text: str) -> Any:
@@ -802,9 +802,9 @@ def _refuse_unknown(options: Mapping[str, Any], where: str, prefix: str = "") ->
             continue
         usual = _USUAL_NAMES.get(name)
         close = [usual] if usual else difflib.get_close_matches(name, known, 1)
-        found, *meant = (f"{prefix}{n.upper()}" if prefix else n for n in (name, *close))
+        unknown, *meant = (f"{prefix}{n.upper()}" if prefix else n for n in (name, *close))
         hint = f"did you mean {meant[0]}?" if meant else "help(farcall.Settings) lists all options"
-        raise SettingsError(f"{where} has an unknown option {found!r}; {hint}", option=name)
+        raise SettingsError(f"{where} has an unknown option {unknown!r}; {hint}", option=name)
 
 
 def _refuse_foreign(options: Iterable[str], backend: BackendName, where: str) -> None:
@@ -857,9 +857,9 @@ def _explain_one(
     problem: ErrorDetails, sources: Mapping[str, str], names: Mapping[str, str]
 ) -> str:
     option, *inside = map(str, problem["loc"])
-    found = problem["input"]
+    given = problem["input"]
     is_secret = option in _SECRET
-    shown = f"a {type(found).__name__}" if is_secret else _PASSWORD.sub("", repr(found))
+    shown = f"a {type(given).__name__}" if is_secret else _PASSWORD.sub("", repr(given))
     source = sources.get(option, "AWS_REGION or AWS_DEFAULT_REGION")  # other defaults are valid
     where = "" if source == _ARGUMENT else f". The value comes from {source}"
     name = ".".join((names.get(option, option), *inside))

@@ -82,13 +82,13 @@ class Covalent:
         Raises:
             FarcallError: The server does not respond or rejects the request.
         """
-        found: dict[str, str] = {}
+        dispatches: dict[str, str] = {}
         while True:
-            known = len(found)
+            known = len(dispatches)
             page = self._list(status=["RUNNING"], offset=known)
-            found |= page
-            if len(page) < _PAGE or len(found) == known:
-                return list(found)
+            dispatches |= page
+            if len(page) < _PAGE or len(dispatches) == known:
+                return list(dispatches)
 
     def unfinished(self, dispatch_ids: Iterable[str]) -> dict[str, bool]:
         """Return whether each dispatch is unfinished.
@@ -99,11 +99,11 @@ class Covalent:
         Raises:
             FarcallError: The server does not respond or rejects the request.
         """
-        found: dict[str, str] = {}
+        statuses: dict[str, str] = {}
         ids = iter(dict.fromkeys(dispatch_ids))
         while group := list(islice(ids, _PAGE)):
-            found |= self._list(dispatch_id=group)
-        return {dispatch_id: status not in _ENDED for dispatch_id, status in found.items()}
+            statuses |= self._list(dispatch_id=group)
+        return {dispatch_id: status not in _ENDED for dispatch_id, status in statuses.items()}
 
     def manifest(self, dispatch_id: str) -> dict[str, Any]:
         """Return the server's complete record of a dispatch.
@@ -112,8 +112,8 @@ class Covalent:
             FarcallError: The server does not know the dispatch, does not respond or rejects the
                 request.
         """
-        found: dict[str, Any] = self._call("GET", f"{_DISPATCHES}/{_quoted(dispatch_id)}")
-        return found
+        record: dict[str, Any] = self._call("GET", f"{_DISPATCHES}/{_quoted(dispatch_id)}")
+        return record
 
     def cancel(self, dispatch_id: str, nodes: Sequence[int] = ()) -> None:
         """Cancel nodes of a dispatch, or the entire dispatch with its sublattices.
@@ -220,8 +220,8 @@ def _extra_headers() -> dict[str, str]:
     """Return the headers set for Covalent's client (covalent/_api/apiclient.py)."""
     variable = os.environ.get("COVALENT_EXTRA_HEADERS")
     try:
-        found = json.loads(variable or "{}")
-        return {str(name): str(value) for name, value in found.items()}
+        headers = json.loads(variable or "{}")
+        return {str(name): str(value) for name, value in headers.items()}
     except (ValueError, AttributeError) as error:
         raise FarcallError(
             "COVALENT_EXTRA_HEADERS is not a JSON object. Use an object with header names and "

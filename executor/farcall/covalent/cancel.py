@@ -81,11 +81,11 @@ class CovalentCompanion:
             if job_id not in others:
                 shares.setdefault(entry.workflow.dispatch, _Share()).job_ids.add(job_id)
                 continue
-            found = nodes[job_id]
-            if isinstance(found, str):
-                unnotified[job_id] = found
+            job_nodes = nodes[job_id]
+            if isinstance(job_nodes, str):
+                unnotified[job_id] = job_nodes
                 continue
-            for dispatch, number in found:
+            for dispatch, number in job_nodes:
                 share = shares.setdefault(dispatch, _Share())
                 share.job_ids.add(job_id)
                 if dispatch not in whole:
@@ -134,34 +134,34 @@ async def _cancel(covalent: Covalent, shares: Mapping[str, _Share]) -> list[tupl
 
 async def _nodes(session: Session, entries: Mapping[str, Entry]) -> dict[str, list[NodeOf] | str]:
     """Return the nodes that each job runs, or why they are unknown."""
-    found: dict[str, list[NodeOf] | str] = {}
+    nodes_by_job: dict[str, list[NodeOf] | str] = {}
     submissions: dict[str, Submission] = {}
     for job_id, entry in entries.items():
         try:
             submissions[job_id] = Submission.whole(entry.detail)
         except FarcallError as error:
-            found[job_id] = str(error)
+            nodes_by_job[job_id] = str(error)
     one_of_each = {each.where: each for each in submissions.values()}
     read = await asyncio.gather(*(_facts(session, each) for each in one_of_each.values()))
     listed = dict(zip(one_of_each, read, strict=True))
     for job_id, submission in submissions.items():
         facts = listed[submission.where]
         if isinstance(facts, str):
-            found[job_id] = facts
+            nodes_by_job[job_id] = facts
             continue
         detail = entries[job_id].detail
         numbers = [detail.index] if detail.is_child else range(submission.size)
         nodes = (node_at(facts.get(NODES), number) for number in numbers)
-        found[job_id] = [node for node in nodes if node is not None] or _UNSAID
-    return found
+        nodes_by_job[job_id] = [node for node in nodes if node is not None] or _UNSAID
+    return nodes_by_job
 
 
 async def _facts(session: Session, submission: Submission) -> dict[str, Any] | str:
     where = submission.where
     try:
-        found = await bundles.facts_of(session.stores.of(where.bucket), submission)
+        facts = await bundles.facts_of(session.stores.of(where.bucket), submission)
     except EnvelopeError as error:
         return f"{where.url} does not name the dispatch's task ({error})"
     except FarcallError as error:
         return str(error)
-    return f"{where.url} no longer exists" if found is None else found
+    return f"{where.url} no longer exists" if facts is None else facts

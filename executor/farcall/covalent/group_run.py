@@ -81,13 +81,13 @@ class GroupRun:
         """Wait for the end; return the result of each node."""
         delivered = await self._delivered()
         numbers = [number for _, number in self.keys]
-        found = node_results.ends(
+        node_ends = node_results.ends(
             delivered.results[0], numbers, delivered.stdout, delivered.stderr
         )
-        self._numbers = {end.node for end in found}
-        is_needed = self.settings.keep_artifacts or any(end.value is None for end in found)
+        self._numbers = {end.node for end in node_ends}
+        is_needed = self.settings.keep_artifacts or any(end.value is None for end in node_ends)
         self._deletable = [] if is_needed else delivered.all_deletable
-        return {end.node: end for end in found}
+        return {end.node: end for end in node_ends}
 
     async def take(self, node: int) -> None:
         """Record that Covalent has a node's result.

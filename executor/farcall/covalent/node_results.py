@@ -51,14 +51,14 @@ def read(meta: dict[str, Any], value: Buffer, job: About) -> list[Result]:
         return results.read(meta, value, job)
     why = None if meta["status"] == OutcomeStatus.DONE else failure_reasons.of_process(meta)
     archives = iter(envelope.unpack(value))
-    found: list[NodeEnd] = []
+    node_ends: list[NodeEnd] = []
     shares = _shares(meta, job)
     for record, own in zip(records[0]["nodes"], shares, strict=True):
         succeeded = record["status"] == CallStatus.RETURNED
         archive = next(archives) if succeeded else None
         error = "" if succeeded else _message(record, own, why)
-        found.append(NodeEnd(record["node"], False, archive, error, own.stdout, own.stderr))
-    return [Result(found)]
+        node_ends.append(NodeEnd(record["node"], False, archive, error, own.stdout, own.stderr))
+    return [Result(node_ends)]
 
 
 def _shares(meta: dict[str, Any], job: About) -> list[About]:
@@ -85,8 +85,8 @@ def ends(result: Result, nodes: Sequence[int], stdout: Bytes, stderr: Bytes) -> 
     """
     error = result.error
     if error is None:
-        found: list[NodeEnd] = result.value
-        return found
+        node_ends: list[NodeEnd] = result.value
+        return node_ends
     cancelled = isinstance(error, JobCancelledError)
     text = failures.in_words(error)
     return [NodeEnd(node, cancelled, None, text, stdout, stderr) for node in nodes]

@@ -43,12 +43,9 @@ class Debouncer:
     """Delay that batches tasks into array jobs if other tasks arrived just before.
 
     Covalent's server passes a dispatch's tasks one by one, about 0.1 to 0.2 s apart, so
-    ``linger_s``
-    alone would create a job for each task. The first task passes at once. Later tasks pass
-    together:
-    when none has arrived for a moment, or after a time that doubles up to two seconds while they
-    keep
-    arriving.
+    ``linger_s`` alone would create a job for each task. The first task passes at once. Later tasks
+    pass together: when none has arrived for a moment, or after a time that doubles up to two
+    seconds while they keep arriving.
     """
 
     def __init__(self) -> None:

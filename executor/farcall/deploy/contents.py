@@ -44,14 +44,14 @@ async def unfinished(access: Aws, queues: Iterable[str]) -> list[str]:
     Returns:
         ``<name> (<ID>, <status>)`` of each job, the most advanced first.
     """
-    found = []
+    unfinished_jobs = []
     for queue in queues:
         for status in _UNFINISHED:
             wanted = {"jobQueue": queue, "jobStatus": status}
             async for page in pages(access, "batch", "list_jobs", **wanted):
                 jobs = page["jobSummaryList"]
-                found += [f"{job['jobName']} ({job['jobId']}, {status})" for job in jobs]
-    return found
+                unfinished_jobs += [f"{job['jobName']} ({job['jobId']}, {status})" for job in jobs]
+    return unfinished_jobs
 
 
 async def definitions(access: Aws, roles: Iterable[str]) -> list[str]:
@@ -82,12 +82,12 @@ async def buckets(access: Aws, stack: str) -> list[Bucket]:
     reply = await call_aws(
         access, "s3", "list_buckets", Prefix=f"{stack.lower()}-", BucketRegion=access.region
     )
-    found = []
+    existing = []
     for each in reply["Buckets"]:
         name = each["Name"]
         if name.startswith(f"{stack.lower()}-") and await _tag(access, name) == stack:
-            found.append(Bucket(name, await _count(access, name)))
-    return found
+            existing.append(Bucket(name, await _count(access, name)))
+    return existing
 
 
 async def delete(access: Aws, bucket: str, report: Callable[[str], object]) -> None:
@@ -142,9 +142,9 @@ async def _count(access: Aws, bucket: str) -> int:
 
 async def _objects(access: Aws, bucket: str) -> AsyncIterator[list[dict[str, str]]]:
     async for page in pages(access, "s3", "list_object_versions", Bucket=bucket):
-        found = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
-        if found:
-            yield [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
+        versions = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+        if versions:
+            yield [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in versions]
 
 
 async def _uploads(access: Aws, bucket: str) -> AsyncIterator[dict[str, str]]:

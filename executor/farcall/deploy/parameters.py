@@ -96,7 +96,7 @@ def requested(
             f"--permissions-boundary is {permissions_boundary!r}; use the ARN of a policy, such "
             "as arn:aws:iam::111122223333:policy/boundary"
         )
-    found: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "MaxVcpus": max_vcpus,
         "InstanceTypes": None if instance_types is None else ",".join(instance_types),
         "Architecture": None if arm64 is None else "arm64" if arm64 else "x86_64",
@@ -105,8 +105,8 @@ def requested(
         "PermissionsBoundary": permissions_boundary,
     }
     if compute:
-        found |= {kind.parameter: _truth(name in compute) for name, kind in KINDS.items()}
-    return {name: str(value) for name, value in found.items() if value is not None}
+        parameters |= {kind.parameter: _truth(name in compute) for name, kind in KINDS.items()}
+    return {name: str(value) for name, value in parameters.items() if value is not None}
 
 
 def merged(wanted: Mapping[str, str], before: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -121,12 +121,14 @@ def merged(wanted: Mapping[str, str], before: Mapping[str, str], prefix: str) ->
         FarcallError: The combination of parameters is not supported.
     """
     before = {name: value for name, value in before.items() if name in _DEFAULTS}
-    found = {**_DEFAULTS, **before, **wanted}
-    changed = any(found[name] != before.get(name, found[name]) for name in ("Architecture", "Gpu"))
+    parameters = {**_DEFAULTS, **before, **wanted}
+    changed = any(
+        parameters[name] != before.get(name, parameters[name]) for name in ("Architecture", "Gpu")
+    )
     if changed and "InstanceTypes" not in wanted:
-        found["InstanceTypes"] = ""  # the current types suit the previous hardware
-    _check_together(found)
-    return found | {"KeyPrefix": f"{prefix}/" if prefix else ""}
+        parameters["InstanceTypes"] = ""  # the current types suit the previous hardware
+    _check_together(parameters)
+    return parameters | {"KeyPrefix": f"{prefix}/" if prefix else ""}
 
 
 def compute(parameters: Mapping[str, str]) -> list[str]:
@@ -138,27 +140,27 @@ def _truth(value: bool) -> str:
     return _YES if value else _NO
 
 
-def _check_together(found: Mapping[str, str]) -> None:
+def _check_together(parameters: Mapping[str, str]) -> None:
     """Reject parameters that cannot be combined.
 
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_Ec2Configuration.html
         https://docs.aws.amazon.com/batch/latest/APIReference/API_RuntimePlatform.html
     """
-    kinds, is_arm = compute(found), found["Architecture"] == "arm64"
+    kinds, is_arm = compute(parameters), parameters["Architecture"] == "arm64"
     has_instances = not set(kinds).isdisjoint(INSTANCES)
-    if found["Gpu"] == _YES and not has_instances:
+    if parameters["Gpu"] == _YES and not has_instances:
         raise FarcallError("--gpu: Fargate has no GPUs; add --compute ec2 or --compute spot")
-    if found["Gpu"] == _YES and is_arm:
+    if parameters["Gpu"] == _YES and is_arm:
         raise FarcallError("--gpu: Amazon's GPU image is only for x86_64; leave out --arm64")
     if is_arm and FARGATE_SPOT in kinds:
         raise FarcallError(
             "--arm64: Batch has no ARM on Fargate Spot; use --compute spot, or leave out --arm64"
         )
     for name, option in (("InstanceTypes", "--instance-types"), ("WarmMinutes", "--warm")):
-        if found[name] not in ("", "0") and not has_instances:
+        if parameters[name] not in ("", "0") and not has_instances:
             none = "''" if name == "InstanceTypes" else "0"
             raise FarcallError(
-                f"{option} is {found[name]}, but Fargate has no instances; add --compute ec2 or "
-                f"--compute spot, or set {option} {none}"
+                f"{option} is {parameters[name]}, but Fargate has no instances; add --compute ec2 "
+                f"or --compute spot, or set {option} {none}"
             )

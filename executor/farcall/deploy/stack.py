@@ -151,14 +151,14 @@ class Stack:
             raise
         if not reply["Stacks"]:
             return None
-        found = reply["Stacks"][0]
+        stack = reply["Stacks"][0]
         return State(
-            found["StackId"],
-            found["StackStatus"],
-            found.get("StackStatusReason", ""),
-            _pairs(found.get("Parameters", ()), "ParameterKey", "ParameterValue"),
-            _pairs(found.get("Outputs", ()), "OutputKey", "OutputValue"),
-            _pairs(found.get("Tags", ()), "Key", "Value"),
+            stack["StackId"],
+            stack["StackStatus"],
+            stack.get("StackStatusReason", ""),
+            _pairs(stack.get("Parameters", ()), "ParameterKey", "ParameterValue"),
+            _pairs(stack.get("Outputs", ()), "OutputKey", "OutputValue"),
+            _pairs(stack.get("Tags", ()), "Key", "Value"),
         )
 
     async def resources(self) -> dict[str, str]:
@@ -194,40 +194,40 @@ class Stack:
             "Tags": [{"Key": k, "Value": v} for k, v in tags.items()],
             "Capabilities": ["CAPABILITY_IAM"],
         }
-        found = await self.settled()
-        if found is not None and found.is_dead:
-            self._report(f"{self.name} is {found.status}: deleting it and creating it again")
+        state = await self.settled()
+        if state is not None and state.is_dead:
+            self._report(f"{self.name} is {state.status}: deleting it and creating it again")
             await self.delete()
-            found = None
-        if found is not None and found.status == _STUCK:
+            state = None
+        if state is not None and state.status == _STUCK:
             raise FarcallError(
-                f"stack {self.name} is {_STUCK}: {found.reason or 'no reason is given'}; fix the "
+                f"stack {self.name} is {_STUCK}: {state.reason or 'no reason is given'}; fix the "
                 "cause, then run `aws cloudformation continue-update-rollback --stack-name "
                 f"{self.name}`, or delete the stack with `farcall destroy`"
             )
-        operation = "update_stack" if found else "create_stack"
-        since = await self._newest(found)
+        operation = "update_stack" if state else "create_stack"
+        since = await self._newest(state)
         token = f"farcall-{secrets.token_hex(8)}"
         try:
             reply = await self._call(operation, ClientRequestToken=token, **request)
         except ServiceError as error:
-            if found is not None and "No updates are to be performed" in str(error):
-                return found, False
+            if state is not None and "No updates are to be performed" in str(error):
+                return state, False
             raise
         done, events = await self._follow(reply["StackId"], since)
         if done is not None and done.is_well:
             return done, True
-        what = "updated" if found else "created"
+        what = "updated" if state else "created"
         raise FarcallError(f"stack {self.name} was not {what}: {_messages_of(done, events)}")
 
     async def settled(self) -> State | None:
         """Return the stack when no operation is in progress; None if there is none."""
         while True:
-            found = await self.state()
-            if found is None or not found.is_under_way:
-                return found
-            self._report(f"{self.name} is {found.status}: waiting for another command to finish")
-            await self._follow(found.id, await self._newest(found))
+            state = await self.state()
+            if state is None or not state.is_under_way:
+                return state
+            self._report(f"{self.name} is {state.status}: waiting for another command to finish")
+            await self._follow(state.id, await self._newest(state))
 
     async def delete(self) -> None:
         """Delete the stack, except its bucket, which the template retains.
@@ -237,12 +237,12 @@ class Stack:
             ServiceError: CloudFormation rejected a request.
         """
         for pause_s in (*_PAUSES_S, None):
-            found = await self.settled()
-            if found is None:
+            state = await self.settled()
+            if state is None:
                 return
-            since = await self._newest(found)
-            await self._call("delete_stack", StackName=found.id)
-            done, events = await self._follow(found.id, since)
+            since = await self._newest(state)
+            await self._call("delete_stack", StackName=state.id)
+            done, events = await self._follow(state.id, since)
             if done is None or done.status == _GONE:
                 return
             messages = _messages_of(done, events)
@@ -254,17 +254,17 @@ class Stack:
     async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return await call_aws(self._access, _SERVICE, operation, **parameters)
 
-    async def _newest(self, found: State | None) -> str:
+    async def _newest(self, state: State | None) -> str:
         """Return the ID of the newest event; empty if there is none."""
-        if found is None:
+        if state is None:
             return ""
-        async for event in self._events(found.id):
+        async for event in self._events(state.id):
             return event.id
         return ""
 
     async def _events(self, stack_id: str) -> AsyncIterator[Event]:
-        found = pages(self._access, _SERVICE, "describe_stack_events", StackName=stack_id)
-        async for page in found:
+        event_pages = pages(self._access, _SERVICE, "describe_stack_events", StackName=stack_id)
+        async for page in event_pages:
             for each in page["StackEvents"]:
                 yield Event(
                     each["EventId"],
@@ -288,9 +288,9 @@ class Stack:
         seen: list[Event] = []
         pause_s = _FIRST_POLL_S
         while True:
-            found = await self.state(stack_id)  # before the events, so that none is missed
+            state = await self.state(stack_id)  # before the events, so that none is missed
             new = []
-            if found is not None:
+            if state is not None:
                 last = seen[-1].id if seen else since
                 async for event in self._events(stack_id):
                     if event.id == last:
@@ -299,8 +299,8 @@ class Stack:
             for event in reversed(new):
                 seen.append(event)
                 self._report(event)
-            if found is None or not found.is_under_way:
-                return found, seen
+            if state is None or not state.is_under_way:
+                return state, seen
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * _SLOWER, _LAST_POLL_S)
 
@@ -320,12 +320,12 @@ def cause(events: Sequence[Event]) -> Event | None:
     return next(iter(of_resources or own or failed), None)
 
 
-def _messages_of(found: State | None, events: Sequence[Event]) -> str:
+def _messages_of(state: State | None, events: Sequence[Event]) -> str:
     """Return the failure reason, and the remedy if it is known."""
     first = cause(events)
     if first is None:
-        status = found.status if found else "already deleted"
-        return f"it is {status}{f': {found.reason}' if found and found.reason else ''}"
+        status = state.status if state else "already deleted"
+        return f"it is {status}{f': {state.reason}' if state and state.reason else ''}"
     text = (
         f"{first.resource} ({first.kind}) {first.status}: {first.reason or 'no reason is given'}"
     )
@@ -334,5 +334,5 @@ def _messages_of(found: State | None, events: Sequence[Event]) -> str:
     return text
 
 
-def _pairs(found: Iterable[Mapping[str, str]], key: str, value: str) -> dict[str, str]:
-    return {each[key]: each.get(value, "") for each in found}
+def _pairs(entries: Iterable[Mapping[str, str]], key: str, value: str) -> dict[str, str]:
+    return {each[key]: each.get(value, "") for each in entries}

@@ -46,21 +46,21 @@ def options(
         there: Current options of the file.
     """
     architecture = state.parameters["Architecture"]
-    found: dict[str, Any] = {"region": region, "queue": queues(state)[kind]}
-    found |= names(state)
+    stack_options: dict[str, Any] = {"region": region, "queue": queues(state)[kind]}
+    stack_options |= names(state)
     defaults = Settings.model_fields
     prefix = state.parameters["KeyPrefix"].rstrip("/")
     for option, value in (("architecture", architecture), ("prefix", prefix)):
         if option in there or value != defaults[option].default:
-            found[option] = value
+            stack_options[option] = value
     if "packages" not in there and not there.get("image"):
-        found["packages"] = _PACKAGES
+        stack_options["packages"] = _PACKAGES
     extra = without_fargate(there.get(_EXTRA, {}))
     if kind in (FARGATE, FARGATE_SPOT):
         extra = _on_fargate(extra, architecture, is_public=is_public)
     if extra != there.get(_EXTRA, {}):
-        found[_EXTRA] = extra
-    return found
+        stack_options[_EXTRA] = extra
+    return stack_options
 
 
 def of_stack(name: str, region: str, there: Mapping[str, Any]) -> list[str]:
@@ -78,15 +78,15 @@ def of_stack(name: str, region: str, there: Mapping[str, Any]) -> list[str]:
         "batch_job_role_name": f"{name}-JobRole-",
         "batch_execution_role_name": f"{name}-ExecutionRole-",
     }
-    found = [o for o, start in begins.items() if str(there.get(o, "")).startswith(start)]
+    stale = [o for o, start in begins.items() if str(there.get(o, "")).startswith(start)]
     if there.get("batch_job_log_group_name") == f"/farcall/{name}":
-        found.append("batch_job_log_group_name")
+        stale.append("batch_job_log_group_name")
     if there.get("queue") in [f"{name}-{kind}" for kind in KINDS]:
-        found += [o for o in ("queue", "region", "architecture") if o in there]
-        found += ["packages"] if there.get("packages") == _PACKAGES else []
+        stale += [o for o in ("queue", "region", "architecture") if o in there]
+        stale += ["packages"] if there.get("packages") == _PACKAGES else []
         if _EXTRA in there and not without_fargate(there[_EXTRA]):
-            found.append(_EXTRA)
-    return found
+            stale.append(_EXTRA)
+    return stale
 
 
 def without_fargate(extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,30 +52,30 @@ class AttemptReporter:
         self._counted = 0
         self._window: asyncio.TimerHandle | None = None
 
-    def note(self, watch: TrackedJob, index: int, detail: JobDetail) -> None:
+    def note(self, job: TrackedJob, index: int, detail: JobDetail) -> None:
         """Record Batch's description of a task.
 
         Args:
-            watch: The task's job.
+            job: The task's job.
             index: Index of the task.
             detail: Description of a single job or an array task.
         """
-        known = watch.tried.get(index, 0)
-        if index in watch.waiting and detail.attempts > known and _goes_on(detail):
-            watch.tried[index] = detail.attempts
-            self._failed_attempts.append((watch, index, detail, known + 1))
+        known = job.tried.get(index, 0)
+        if index in job.waiting and detail.attempts > known and _goes_on(detail):
+            job.tried[index] = detail.attempts
+            self._failed_attempts.append((job, index, detail, known + 1))
             self._start()
 
-    def add(self, watch: TrackedJob) -> None:
+    def add(self, job: TrackedJob) -> None:
         """List the outcomes of array tasks' failed attempts, unless listed recently."""
-        if clock.now() >= self._rests.get(watch, 0.0):
-            self._unpolled[watch] = None
+        if clock.now() >= self._rests.get(job, 0.0):
+            self._unpolled[job] = None
             self._start()
 
-    def forget(self, watch: TrackedJob) -> None:
+    def forget(self, job: TrackedJob) -> None:
         """Stop reporting a job."""
-        self._unpolled.pop(watch, None)
-        self._rests.pop(watch, None)
+        self._unpolled.pop(job, None)
+        self._rests.pop(job, None)
 
     async def close(self) -> None:
         """Stop reporting, and log how many attempts were not logged individually."""
@@ -96,61 +96,68 @@ class AttemptReporter:
                 if self._failed_attempts:
                     await self._report(*self._failed_attempts.popleft())
                 else:
-                    watch = next(iter(self._unpolled))
-                    del self._unpolled[watch]
-                    await self._poll(watch)
+                    job = next(iter(self._unpolled))
+                    del self._unpolled[job]
+                    await self._poll(job)
             except Exception as error:  # the tasks themselves continue after any error
                 _log.debug("failed attempts are not reported: %r", error)
 
-    async def _report(self, watch: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
-        job = watch.job
+    async def _report(self, job: TrackedJob, index: int, detail: JobDetail, first: int) -> None:
+        submission = job.job
         for number in range(first, detail.attempts + 1):
-            if index not in watch.waiting:  # the task has finished meanwhile
+            if index not in job.waiting:  # the task has finished meanwhile
                 return
             if not self._may_log():
                 self._count(1)
                 continue
-            if isinstance(job, Submission):
-                store = self._stores.of(job.where.bucket)
-                (how,) = await explain(store, job, index, detail, [number])
+            if isinstance(submission, Submission):
+                store = self._stores.of(submission.where.bucket)
+                (how,) = await explain(store, submission, index, detail, [number])
             else:
                 how = of_tried(detail.of_attempt(detail.tried[number - 1]))
             text = "job %s (%s): attempt %d of %d failed and is retried: %s"
-            _log.warning(text, job.id_of(index), job.name, number, detail.attempts_allowed, how)
+            _log.warning(
+                text,
+                submission.id_of(index),
+                submission.name,
+                number,
+                detail.attempts_allowed,
+                how,
+            )
 
-    async def _poll(self, watch: TrackedJob) -> None:
-        new = await self._find_new(watch)
+    async def _poll(self, job: TrackedJob) -> None:
+        new = await self._find_new(job)
         if not new:
             return
         # Only Batch knows whether another attempt follows: a cancelled task stores the same
         # object.
-        id_of = watch.job.id_of
+        id_of = job.job.id_of
         requested = list(new)[: max(1, self._lines_left)]
-        found = await self._backend.describe(map(id_of, requested))
+        details = await self._backend.describe(map(id_of, requested))
         follow = False
         for index in requested:
             number = new.pop(index)
-            detail = found.get(id_of(index))
+            detail = details.get(id_of(index))
             if detail is None or (_goes_on(detail) and detail.attempts < number):
                 continue  # Batch will report its end soon
             follow = follow or _goes_on(detail)
-            self.note(watch, index, detail)
-            watch.tried[index] = max(number, watch.tried.get(index, 0))
+            self.note(job, index, detail)
+            job.tried[index] = max(number, job.tried.get(index, 0))
         if follow:
             for index, number in new.items():
-                self._count(number - watch.tried.get(index, 0))
-                watch.tried[index] = number
+                self._count(number - job.tried.get(index, 0))
+                job.tried[index] = number
 
-    async def _find_new(self, watch: TrackedJob) -> dict[int, int]:
+    async def _find_new(self, job: TrackedJob) -> dict[int, int]:
         """Return each task's latest attempt with a new outcome, by task index."""
-        where = watch.submission.where
+        where = job.submission.where
         listed = await self._stores.of(where.bucket).list_keys(where.attempts_prefix)
-        if watch.waiting:  # it may have finished meanwhile
-            self._rests[watch] = clock.now() + (1 + len(listed) // _PAGE) * _PAGE_S
+        if job.waiting:  # it may have finished meanwhile
+            self._rests[job] = clock.now() + (1 + len(listed) // _PAGE) * _PAGE_S
         new: dict[int, int] = {}
         for index, number in (_place(where, key) for key, _ in listed):
-            known = max(watch.tried.get(index, 0), new.get(index, 0))
-            if index in watch.waiting and number > known:
+            known = max(job.tried.get(index, 0), new.get(index, 0))
+            if index in job.waiting and number > known:
                 new[index] = number
         return new
 
@@ -221,10 +228,10 @@ async def _read(
 ) -> str:
     """Return the description of an attempt's outcome, without unpickling."""
     try:
-        found = await outcomes.fetch(store, submission, key)
+        stored = await outcomes.fetch(store, submission, key)
     except envelope.EnvelopeError as error:
         return f"its stored result is not what the job wrote ({error}), and was not read"
-    return "" if found is None else of_attempt(found.outcome.meta, described)
+    return "" if stored is None else of_attempt(stored.outcome.meta, described)
 
 
 def _goes_on(detail: JobDetail) -> bool:
@@ -275,8 +282,8 @@ def of_attempt(meta: dict[str, Any], described: JobDetail | None) -> str:
             return _in_a_line(exit_codes.EXITS[ExitCode.TERMINATED])
         return of_tried(described)
     is_refusal = status == OutcomeStatus.REFUSED
-    found = exit_codes.refused(meta, About("", "")) if is_refusal else results.of_process(meta)
-    return _in_a_line(found)
+    reason = exit_codes.refused(meta, About("", "")) if is_refusal else results.of_process(meta)
+    return _in_a_line(reason)
 
 
 def of_tried(described: JobDetail | None) -> str:
@@ -291,5 +298,5 @@ def of_tried(described: JobDetail | None) -> str:
     )
 
 
-def _in_a_line(found: FailureReason, more: str = "") -> str:
-    return failure_reasons.in_a_line(found.kind.__name__, found.sentence + more)
+def _in_a_line(reason: FailureReason, more: str = "") -> str:
+    return failure_reasons.in_a_line(reason.kind.__name__, reason.sentence + more)

@@ -51,10 +51,10 @@ class Usage:
         Args:
             lines: The log's last lines, the oldest first.
         """
-        found = [match for match in map(_LOGGED.fullmatch, lines) if match]
-        if not found:
+        matches = [match for match in map(_LOGGED.fullmatch, lines) if match]
+        if not matches:
             return None
-        wall_s, cpu_s, memory_mib = map(float, found[-1].groups())
+        wall_s, cpu_s, memory_mib = map(float, matches[-1].groups())
         return cls(wall_s, cpu_s, int(memory_mib * 2**20))
 
 
@@ -115,10 +115,10 @@ class Delivered:
         """Return a copy with the complete output, split among the results of the calls."""
         job = About("", "", stdout=stdout, stderr=stderr)
         if self.meta is not None and "results" in self.meta:
-            found = results.shared(self.results, self.meta, job)
+            shared = results.shared(self.results, self.meta, job)
         else:
-            found = [each._replace(stdout=stdout, stderr=stderr) for each in self.results]
-        return replace(self, results=found, stdout=stdout, stderr=stderr, is_whole=True)
+            shared = [each._replace(stdout=stdout, stderr=stderr) for each in self.results]
+        return replace(self, results=shared, stdout=stdout, stderr=stderr, is_whole=True)
 
 
 async def fetch_written(
@@ -131,11 +131,11 @@ async def fetch_written(
         ServiceError: S3 refused a request.
     """
     try:
-        found = await outcomes.fetch(store, submission, key, threads=threads)
+        stored = await outcomes.fetch(store, submission, key, threads=threads)
     except envelope.EnvelopeError as error:
         about = About(submission.id_of(index), submission.name)
         raise failure_reasons.unusable(error).error(about) from error
-    return None if found is None else Written.of(submission, index, found.outcome, found.at)
+    return None if stored is None else Written.of(submission, index, stored.outcome, stored.at)
 
 
 Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Result]]"

@@ -62,9 +62,9 @@ async def ends(
         unfinished = int(not detail.status.is_final)
         failed = [detail] if detail.status is JobStatus.FAILED else []
     elif only is not None:
-        found = await session.backend.describe(map(submission.id_of, only))
-        unfinished = sum(not child.status.is_final for child in found.values())
-        failed = [child for child in found.values() if child.status is JobStatus.FAILED]
+        children = await session.backend.describe(map(submission.id_of, only))
+        unfinished = sum(not child.status.is_final for child in children.values())
+        failed = [child for child in children.values() if child.status is JobStatus.FAILED]
     else:
         # Failed tasks are listed last, so that a task that fails between the lists is in the
         # second.
@@ -128,38 +128,38 @@ async def _successes(
             return False
         async with few if size > LARGE_BYTES else many:
             try:
-                found = await outcomes.fetch(store, submission, key, size=size)
+                outcome = await outcomes.fetch(store, submission, key, size=size)
             except envelope.EnvelopeError:  # the job did not write it
                 return False
-        meta = found.outcome.meta if found is not None else None
+        meta = outcome.outcome.meta if outcome is not None else None
         if meta is None or not is_success(meta):
             return False
         return detail is None or attempt_reporter.is_the_end(meta, detail)
 
-    found = await asyncio.gather(*map(is_complete, doubtful))
-    return {index for index, complete in zip(doubtful, found, strict=True) if complete}
+    completeness = await asyncio.gather(*map(is_complete, doubtful))
+    return {index for index, complete in zip(doubtful, completeness, strict=True) if complete}
 
 
 async def _stored(store: Store, submission: Submission) -> dict[int, int]:
     """Return the sizes of a job's outcomes by task index."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     after = ""
     while True:
         page, after = await store.list_outcomes(
             submission.where.root, bundle=submission.where.bundle, after=after
         )
-        found.update({each.index: each.size for each in page})
+        sizes.update({each.index: each.size for each in page})
         if not after:
-            return found
+            return sizes
 
 
 async def _attempted(store: Store, submission: Submission) -> dict[int, dict[int, int]]:
     """Return the sizes of failed attempts' outcomes, by task index and attempt number."""
     prefix = submission.where.attempts_prefix
-    found: dict[int, dict[int, int]] = {}
+    sizes: dict[int, dict[int, int]] = {}
     for key, size in await store.list_keys(prefix):
         index, _, attempt = key[len(prefix) :].partition("/")
         numbers = number_in(index), number_in(attempt)
         if numbers[0] is not None and numbers[1] is not None:  # other writers can store anything
-            found.setdefault(numbers[0], {})[numbers[1]] = size
-    return found
+            sizes.setdefault(numbers[0], {})[numbers[1]] = size
+    return sizes

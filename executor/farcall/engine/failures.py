@@ -39,10 +39,10 @@ def about_job(backend: Backend, job: About, detail: JobDetail | None, attempts: 
 async def last_lines(backend: Backend, detail: JobDetail) -> bytes:
     """Return the end of the platform's log; empty if the log cannot be read."""
     try:
-        found = await backend.log(detail.log_group, detail.log_stream).last(_LAST_LINES)
+        last = await backend.log(detail.log_group, detail.log_stream).last(_LAST_LINES)
     except FarcallError:
         return b""  # a missing log must not hide why the job failed
-    return "".join(f"{line.text}\n" for line in found).encode()
+    return "".join(f"{line.text}\n" for line in last).encode()
 
 
 async def of_command(backend: Backend, timing: Timing, detail: JobDetail) -> FarcallError:

@@ -151,12 +151,12 @@ class Fetcher:
     async def _open(self, task: _Task, arrived: Arrived) -> Outcome:
         key = task.submission.where.outcome_key(task.index)
         async with self._places:
-            found = await outcomes.fetch(
+            stored = await outcomes.fetch(
                 task.store, task.submission, key, size=arrived.size, threads=self._threads.executor
             )
-        if found is None:
+        if stored is None:
             raise _TakenError
-        return found.outcome
+        return stored.outcome
 
     async def _unpack(self, task: _Task, outcome: Outcome) -> Delivered:
         """Read the outcome of a task; for a multi-node task, this is the main node's."""
@@ -176,16 +176,16 @@ class Fetcher:
         fetched = await asyncio.gather(
             *(self._fetch_node(task, index, main.attempt) for index in indexes)
         )
-        found = dict(zip(indexes, fetched, strict=True))
+        stored = dict(zip(indexes, fetched, strict=True))
         there = [one for one in fetched if isinstance(one, outcomes.Stored)]
         if there:
             more = sum(one.size + _bytes_outside(one.outcome, task.wanted.output) for one in there)
             await task.room(more)
-        read_ones = await asyncio.gather(*(self._read_node(task, i, found[i]) for i in indexes))
+        read_ones = await asyncio.gather(*(self._read_node(task, i, stored[i]) for i in indexes))
         others = dict(zip(indexes, read_ones, strict=True))
         failed = any(result.error is not None for result in main.results)
         if failed or (main.meta is not None and not results.is_success(main.meta)):
-            others = {i: each for i, each in others.items() if found[i] is not None}
+            others = {i: each for i, each in others.items() if stored[i] is not None}
         joined = results.join_nodes(
             NodeEnd(0, main.results, main.meta),
             [NodeEnd(index, each.results, each.meta) for index, each in others.items()],
@@ -220,14 +220,14 @@ class Fetcher:
         self,
         task: _Task,
         index: int,
-        found: Stored | envelope.EnvelopeError | None,
+        stored: Stored | envelope.EnvelopeError | None,
     ) -> Delivered:
         node = replace(task, index=index, room=no_bound)
-        if isinstance(found, envelope.EnvelopeError):
-            return node.fail(failure_reasons.unusable(found).error(node.about))
-        if found is None:
+        if isinstance(stored, envelope.EnvelopeError):
+            return node.fail(failure_reasons.unusable(stored).error(node.about))
+        if stored is None:
             return node.fail(failure_reasons.taken(node.about))
-        return await _failing(node, self._unpack_one(node, found.outcome))
+        return await _failing(node, self._unpack_one(node, stored.outcome))
 
     async def _unpack_one(self, task: _Task, outcome: Outcome) -> Delivered:
         store, submission, index = task.store, task.submission, task.index
@@ -250,12 +250,12 @@ class Fetcher:
         except NoRoomError as error:  # this does not affect the task's output
             return replace(known, results=task.fail(error).results)
         job = await self._complete(task, meta, out, err)
-        found = await self._threads.run(task.wanted.read, meta, value, job)
-        found = results.complete(found, meta, job, task.wanted.calls)
-        well = all(result.error is None for result in found)
+        results_read = await self._threads.run(task.wanted.read, meta, value, job)
+        results_read = results.complete(results_read, meta, job, task.wanted.calls)
+        well = all(result.error is None for result in results_read)
         deletable = await outcomes.deletable_keys(store, submission, index, meta) if well else []
         return replace(
-            known, results=found, deletable=deletable, output=written.keys() if well else []
+            known, results=results_read, deletable=deletable, output=written.keys() if well else []
         )
 
     async def _fetch_value(self, task: _Task, outcome: Outcome) -> envelope.Buffer:
@@ -266,10 +266,10 @@ class Fetcher:
         size, folder_for = value["size"], task.wanted.folder_for or in_memory
 
         async def read() -> envelope.Buffer:
-            found = await task.store.get_large(key, size, folder_for(size))
-            if found is None:
+            stored = await task.store.get_large(key, size, folder_for(size))
+            if stored is None:
                 raise _TakenError
-            data, digest = found
+            data, digest = stored
             if digest != value["sha256"]:
                 place = key(0).rpartition("/")[0]
                 raise envelope.IntegrityError(
@@ -324,13 +324,13 @@ class Fetcher:
         job = self._with(task.about, detail, out, err, detail.attempts)
         job = await self._with_earlier(task, job, detail)
         why = detail.failure_reason()
-        found = [Result(None, why.error(job), out.data, err.data)] * task.wanted.calls
+        call_results = [Result(None, why.error(job), out.data, err.data)] * task.wanted.calls
         if kept is not None and "results" in kept.meta and task.wanted.calls > 1:
             value = await self._fetch_value(task, kept)
-            found = await self._threads.run(results.read, kept.meta, value, job, why)
-            found = results.complete(found, kept.meta, job, task.wanted.calls, why)
+            call_results = await self._threads.run(results.read, kept.meta, value, job, why)
+            call_results = results.complete(call_results, kept.meta, job, task.wanted.calls, why)
         main = Delivered(
-            found,
+            call_results,
             out.data,
             err.data,
             usage,
@@ -346,13 +346,13 @@ class Fetcher:
     async def _last_attempt(self, task: _Task, detail: JobDetail) -> Outcome | None:
         """Return the outcome that the last attempt stored when it was stopped."""
         key = task.submission.attempt_key(task.index, max(1, detail.attempts))
-        found = await outcomes.fetch(
+        stored = await outcomes.fetch(
             task.store, task.submission, key, threads=self._threads.executor
         )
-        if found is None:
+        if stored is None:
             return None
-        await task.room(found.size + _bytes_outside(found.outcome, task.wanted.output))
-        return found.outcome
+        await task.room(stored.size + _bytes_outside(stored.outcome, task.wanted.output))
+        return stored.outcome
 
     def _with(
         self, job: About, detail: JobDetail | None, out: Piece, err: Piece, attempts: int

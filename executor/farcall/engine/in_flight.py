@@ -90,9 +90,9 @@ class InFlight:
         try:
             for wait_s in self._timing.submit_polls_s:
                 await asyncio.sleep(wait_s)
-                found = await self._backend.find(name, queue)
-                if found:
-                    return found
+                job_ids = await self._backend.find(name, queue)
+                if job_ids:
+                    return job_ids
         except ServiceError as failure:
             raise unanswered(name, error, failure) from failure
         return []
@@ -110,9 +110,9 @@ class InFlight:
         """
         until = clock.now() + self._timing.listed_within_s
         while clock.now() < until and not is_enough():
-            found = await self._backend.find(name, queue)
-            if found:
-                return found
+            job_ids = await self._backend.find(name, queue)
+            if job_ids:
+                return job_ids
             await asyncio.sleep(_AGAIN_S)
         return []
 
@@ -143,15 +143,15 @@ class InFlight:
             for wait_s in waits:
                 await asyncio.sleep(wait_s)
                 try:
-                    found = set(await self._backend.find(name, queue)) - ended - {kept}
-                    raise_first(await self._backend.terminate(sorted(found), reason))
+                    duplicates = set(await self._backend.find(name, queue)) - ended - {kept}
+                    raise_first(await self._backend.terminate(sorted(duplicates), reason))
                 except FarcallError as error:
                     _log.debug("searching for %s, which was withdrawn: %s", name, error)
                     continue
-                for job_id in found:
+                for job_id in duplicates:
                     text = "job %s (%s) appeared after it was withdrawn, and was terminated"
                     _log.warning(text, job_id, name)
-                ended |= found
+                ended |= duplicates
                 if len(ended) >= most:
                     return
 

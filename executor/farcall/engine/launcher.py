@@ -139,15 +139,15 @@ class Launcher:
         If the caller has cancelled, the search is shorter: a job that appears later is terminated.
         """
         name, queue = job.name, job.settings.queue
-        found = await self._in_flight.find_jobs(name, queue, error)
-        if not found:
+        job_ids = await self._in_flight.find_jobs(name, queue, error)
+        if not job_ids:
             try:
-                found = await self._in_flight.await_listed(
+                job_ids = await self._in_flight.await_listed(
                     name, queue, lambda: ticket.is_withdrawn
                 )
             except ServiceError as failure:
                 raise unanswered(name, error, failure) from failure
-        return found[0] if found else ""
+        return job_ids[0] if job_ids else ""
 
     def _follow(self, job: JobSpec, lost: int, kept: str) -> None:
         goes_on = (

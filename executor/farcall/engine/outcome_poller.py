@@ -85,27 +85,27 @@ class OutcomePoller:
         """Slow-down factor that keeps all listers together within the request budget."""
         return max(1.0, len(self._large) / _FEW)
 
-    def add(self, watch: TrackedJob) -> None:
+    def add(self, job: TrackedJob) -> None:
         """Poll the outcomes of a tracked job, which may have been polled before."""
-        bundle = watch.submission.where.bundle
+        bundle = job.submission.where.bundle
         lister = self._large.get(bundle, self._small)
-        if lister is self._small and len(watch.waiting) > _MANY:
-            self._small.watches.pop(bundle, None)
+        if lister is self._small and len(job.waiting) > _MANY:
+            self._small.jobs.pop(bundle, None)
             lister = self._large[bundle] = _Lister(self, self.timing.outcome_pause_s)
-        lister.watches[bundle] = watch
+        lister.jobs[bundle] = job
         lister.poll_soon()
         lister.start()
 
-    def poll_soon(self, watch: TrackedJob) -> None:
+    def poll_soon(self, job: TrackedJob) -> None:
         """Poll soon, because a change is expected."""
-        self._large.get(watch.submission.where.bundle, self._small).poll_soon()
+        self._large.get(job.submission.where.bundle, self._small).poll_soon()
 
-    def forget(self, watch: TrackedJob) -> None:
+    def forget(self, job: TrackedJob) -> None:
         """Stop polling a job."""
-        bundle = watch.submission.where.bundle
+        bundle = job.submission.where.bundle
         lister = self._large.pop(bundle, self._small)
-        lister.watches.pop(bundle, None)
-        if not lister.watches:
+        lister.jobs.pop(bundle, None)
+        if not lister.jobs:
             lister.poll_soon()  # so that it exits
 
     async def close(self) -> None:
@@ -119,11 +119,11 @@ class _Lister:
     """Polls at one rate: all small bundles of a run, or one large bundle.
 
     Attributes:
-        watches: Tracked jobs by bundle.
+        jobs: Tracked jobs by bundle.
     """
 
     def __init__(self, poller: OutcomePoller, first_s: float) -> None:
-        self.watches: dict[str, TrackedJob] = {}
+        self.jobs: dict[str, TrackedJob] = {}
         self._poller = poller
         self._changed_at = clock.now()
         self._wake = asyncio.Event()
@@ -143,13 +143,13 @@ class _Lister:
             self._task.add_done_callback(self._poller.tasks.discard)
 
     async def _run(self) -> None:
-        while self.watches:
+        while self.jobs:
             await self._pause()
             try:
                 await self._poll()
                 self._budget.record_success()
             except Exception as error:  # no caller may wait forever because of a bug
-                self._budget.handle_failure(error, self.watches)
+                self._budget.handle_failure(error, self.jobs)
         self._budget.end()
 
     async def _pause(self) -> None:
@@ -166,24 +166,24 @@ class _Lister:
 
     async def _poll(self) -> None:
         """Deliver the outcomes that have arrived, then the ends of tasks without one."""
-        wanted = {bundle: watch for bundle, watch in self.watches.items() if not watch.is_full}
+        wanted = {bundle: job for bundle, job in self.jobs.items() if not job.is_full}
         self._least_s = self._pause_s
         if not wanted:
             self._changed_at = clock.now()  # the fetchers are busy and will need more
             return
-        self._longest_s = min(watch.settings.poll_freq for watch in wanted.values())
+        self._longest_s = min(job.settings.poll_freq for job in wanted.values())
         # Copied before the listing. S3 lists everything that was stored before the request, so a
         # task that is known to have ended and is not in the listing has no outcome.
-        ended = [(watch, dict(watch.ended)) for watch in wanted.values() if watch.ended]
+        ended = [(job, dict(job.ended)) for job in wanted.values() if job.ended]
         parts = {"": wanted}
         if len(wanted) <= _FEW:
-            parts = {bundle: {bundle: watch} for bundle, watch in wanted.items()}
+            parts = {bundle: {bundle: job} for bundle, job in wanted.items()}
         begin = clock.now()
         pages = [await self._list(bundle, part) for bundle, part in parts.items()]
         self._least_s = self._shortest_s(wanted, pages, clock.now() - begin)
-        for watch, ends in ended:
-            if not watch.is_full:  # otherwise the listing may have stopped early
-                self._deliver_ends(watch, ends)
+        for job, ends in ended:
+            if not job.is_full:  # otherwise the listing may have stopped early
+                self._deliver_ends(job, ends)
 
     def _shortest_s(
         self, wanted: Mapping[str, TrackedJob], pages: Sequence[int], took_s: float
@@ -191,7 +191,7 @@ class _Lister:
         """Return the minimum interval after a poll, by its number of pages per part."""
         far_s = max(1, *pages) * self._pause_s
         is_near = took_s < sum(pages) * self._poller.timing.near_s
-        if not is_near or sum(len(watch.waiting) for watch in wanted.values()) > _MANY:
+        if not is_near or sum(len(job.waiting) for job in wanted.values()) > _MANY:
             return far_s
         return min(far_s, max(_NEAREST_S, _NEAR_TIMES * took_s))
 
@@ -206,33 +206,33 @@ class _Lister:
             pages += 1
             now = clock.now()
             for arrived in page:
-                watch = wanted.get(arrived.bundle)
-                if watch is not None and arrived.index in watch.waiting:
+                job = wanted.get(arrived.bundle)
+                if job is not None and arrived.index in job.waiting:
                     self._changed_at = now
-                    watch.deliver(arrived.index, arrived)
-            if last <= start or all(watch.is_full for watch in wanted.values()):
+                    job.deliver(arrived.index, arrived)
+            if last <= start or all(job.is_full for job in wanted.values()):
                 break
             key = _first(wanted, last)
         return pages
 
-    def _deliver_ends(self, watch: TrackedJob, ends: dict[int, JobDetail | None]) -> None:
+    def _deliver_ends(self, job: TrackedJob, ends: dict[int, JobDetail | None]) -> None:
         missing = []
         for index, detail in ends.items():
-            if index not in watch.waiting:
+            if index not in job.waiting:
                 continue
             if detail is not None:
                 self._changed_at = clock.now()
-                watch.deliver(index, Ended(detail))
+                job.deliver(index, Ended(detail))
             else:
-                watch.ended.pop(index, None)
+                job.ended.pop(index, None)
                 missing.append(index)
         if missing:
-            self._poller.on_missing(watch, missing)
+            self._poller.on_missing(job, missing)
 
 
 def _first(wanted: Mapping[str, TrackedJob], after: str) -> str:
     """Return the first awaited key after another key, or an empty string."""
-    keys = (f"{bundle}/{i}" for bundle, watch in wanted.items() for i in watch.waiting)
+    keys = (f"{bundle}/{i}" for bundle, job in wanted.items() for i in job.waiting)
     return min((key for key in keys if key > after), default="")
 
 

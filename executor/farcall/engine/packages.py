@@ -62,7 +62,7 @@ class TaskPackages:
 
     def __init__(self, threads: WorkerThreads) -> None:
         self._threads = threads
-        self._found: dict[str, tuple[object, Environment]] = {}
+        self._package_sets: dict[str, tuple[object, Environment]] = {}
         self._stored: dict[tuple[Store, str], tuple[float, dict[str, Stored]]] = {}
         self._locks: dict[tuple[Store, str], asyncio.Lock] = {}
         self._judged: dict[tuple[Store, str, str], asyncio.Future[list[str] | None]] = {}
@@ -81,15 +81,15 @@ class TaskPackages:
         if not environment.is_wanted(settings):
             return None
         async with self._locks.setdefault((store, root), asyncio.Lock()):
-            found = await self._threads.run(self._find, settings)
-            if not found.items:
+            package_set = await self._threads.run(self._find, settings)
+            if not package_set.items:
                 return None
             stored = await self._list(store, root)
-            lacking = [each for each in found.items if not _is_there(stored, each.packed)]
+            lacking = [each for each in package_set.items if not _is_there(stored, each.packed)]
             if lacking:
-                done = await _pack(lacking, found, _Upload(store, root, stored))
-                found = self._note(settings, found, done)
-            sealed = found.manifest
+                done = await _pack(lacking, package_set, _Upload(store, root, stored))
+                package_set = self._note(settings, package_set, done)
+            sealed = package_set.manifest
             if not packages.is_kept(stored.get(sealed.sha256), len(sealed.data)):
                 key = f"{packages_prefix(root)}{sealed.sha256}"
                 await store.put(key, [sealed.data], quick=True)
@@ -139,8 +139,8 @@ class TaskPackages:
         return added
 
     def _lacking(self, settings: Settings, requirements: Sequence[str]) -> list[str]:
-        found = self._find(settings) if environment.is_wanted(settings) else None
-        return environment.lacking(settings, found, requirements)
+        package_set = self._find(settings) if environment.is_wanted(settings) else None
+        return environment.lacking(settings, package_set, requirements)
 
     async def plan(
         self, store: Store | None, root: str, settings: Settings
@@ -157,18 +157,18 @@ class TaskPackages:
             FarcallError: No index was reached, or an archive could not be made.
             ServiceError: S3 refused a request or could not be reached.
         """
-        found = await self._threads.run(self._find, settings)
-        lacking = [each for each in found.items if each.packed is None]
+        package_set = await self._threads.run(self._find, settings)
+        lacking = [each for each in package_set.items if each.packed is None]
         if lacking:
-            done = await _pack(lacking, found)
-            found = self._note(settings, found, done)
+            done = await _pack(lacking, package_set)
+            package_set = self._note(settings, package_set, done)
         stored = None if store is None else await self._list(store, root)
         planned = [
             Planned(each, None if stored is None else _is_there(stored, each))
-            for each in (item.packed for item in found.items)
+            for each in (item.packed for item in package_set.items)
             if each is not None
         ]
-        return found, found.manifest if planned else None, planned
+        return package_set, package_set.manifest if planned else None, planned
 
     def forget(self) -> None:
         """List the bucket's packages again before the next submission: one may be missing."""
@@ -179,25 +179,25 @@ class TaskPackages:
         """Return the environment, read again only if packages were installed or changed."""
         key = repr([getattr(settings, name) for name in _OPTIONS])
         stamp = _stamp(settings)
-        before, found = self._found.get(key, (None, None))
-        if found is None or before != stamp:
-            found = environment.find(settings)
-            self._found[key] = stamp, found
-        return found
+        before, package_set = self._package_sets.get(key, (None, None))
+        if package_set is None or before != stamp:
+            package_set = environment.find(settings)
+            self._package_sets[key] = stamp, package_set
+        return package_set
 
     def _note(
-        self, settings: Settings, found: Environment, done: Mapping[str, Packed]
+        self, settings: Settings, package_set: Environment, done: Mapping[str, Packed]
     ) -> Environment:
         items = [
             replace(each, packed=done[each.name], version=done[each.name].version)
             if each.name in done
             else each
-            for each in found.items
+            for each in package_set.items
         ]
-        found = replace(found, items=items)
+        package_set = replace(package_set, items=items)
         key = repr([getattr(settings, name) for name in _OPTIONS])
-        self._found[key] = self._found[key][0], found
-        return found
+        self._package_sets[key] = self._package_sets[key][0], package_set
+        return package_set
 
     async def _list(self, store: Store, root: str) -> dict[str, Stored]:
         at, stored = self._stored.get((store, root), (0.0, {}))
@@ -264,7 +264,7 @@ class _Upload:
 
 
 async def _pack(
-    items: Sequence[Item], found: Environment, upload: _Upload | None = None
+    items: Sequence[Item], package_set: Environment, upload: _Upload | None = None
 ) -> dict[str, Packed]:
     """Pack several distributions at a time; upload each before its archive is deleted."""
     loop = asyncio.get_running_loop()
@@ -291,7 +291,9 @@ async def _pack(
     telling = asyncio.ensure_future(log_progress())
     packing: list[asyncio.Task[None]] = []
     try:
-        here = await loop.run_in_executor(threads, environment.fetch, items, found.target, folder)
+        here = await loop.run_in_executor(
+            threads, environment.fetch, items, package_set.target, folder
+        )
         packing = [asyncio.ensure_future(pack(each)) for each in _largest_first(here)]
         await asyncio.gather(*packing)
     finally:

@@ -241,8 +241,8 @@ class _Copied:
                     ahead.append((index, self._in_loop(self._task(index))))
                 if not ahead:
                     return
-                index, found = ahead.popleft()
-                packed = self._packed(index, *found.result())
+                index, reading = ahead.popleft()
+                packed = self._packed(index, *reading.result())
                 self._left.popleft()
                 self.taken.append(index)
                 yield packed

@@ -87,13 +87,13 @@ async def read(store: Store, of: Submission) -> list[Note]:
     async def one(key: str) -> Note | None:
         async with places:
             with contextlib.suppress(envelope.EnvelopeError):
-                found = await store.get_dated(key, most=_MOST_BYTES)
-                if found is not None:
-                    return _parsed(envelope.open_note(of.key, key, found[0]), found[1])
+                dated = await store.get_dated(key, most=_MOST_BYTES)
+                if dated is not None:
+                    return _parsed(envelope.open_note(of.key, key, dated[0]), dated[1])
         return None
 
-    found = await asyncio.gather(*map(one, listed))
-    return [note for note in found if note is not None]
+    notes = await asyncio.gather(*map(one, listed))
+    return [note for note in notes if note is not None]
 
 
 def _parsed(content: Mapping[str, Any], at: datetime) -> Note | None:

@@ -286,7 +286,7 @@ def _as_submitted(
 ) -> Settings:
     """Return the options of an existing job, except those of its definition."""
     root = submission.where.root.split("/")
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "s3_bucket_name": submission.where.bucket,
         "prefix": "/".join(root[:-2]),
         "nodes": submission.nodes,
@@ -298,11 +298,11 @@ def _as_submitted(
         **own,
     }
     if detail.vcpu:
-        found["vcpu"] = detail.vcpu
+        options["vcpu"] = detail.vcpu
     if detail.memory_mib:
-        found["memory"] = detail.memory_mib / 1024
+        options["memory"] = detail.memory_mib / 1024
     if detail.time_limit_s:
-        found["time_limit"] = detail.time_limit_s
+        options["time_limit"] = detail.time_limit_s
     if facts.get("retry_on") in ("failure", "infrastructure"):
-        found["retry_on"] = facts["retry_on"]
-    return settings.replace(**found)
+        options["retry_on"] = facts["retry_on"]
+    return settings.replace(**options)

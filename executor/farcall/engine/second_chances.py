@@ -56,8 +56,8 @@ class SecondChances:
         """Run a failed task again, if its options have a next value for its failure.
 
         Tasks of a job that fail within a moment, or before the last of its tasks has started,
-        share one new job. Cancelling the wait withdraws
-        the request; a job that is accepted anyway is terminated.
+        share one new job. Cancelling the wait withdraws the request; a job that is accepted anyway
+        is terminated.
 
         Returns:
             None if the failure is final.

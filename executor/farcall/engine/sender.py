@@ -95,9 +95,9 @@ class Sender:
                 return await self._backend.submit(job, ticket)
             except ServiceError as error:
                 queue = job.settings.queue
-                found = await self._follow_up(bundle, queue, error, ticket, tries)
-                if found:
-                    return found
+                job_id = await self._follow_up(bundle, queue, error, ticket, tries)
+                if job_id:
+                    return job_id
                 if error.sent and renamed is not None:
                     await renamed(bundle.where)
 
@@ -110,16 +110,16 @@ class Sender:
         tries: Tries,
     ) -> str | None:
         """Find the job of a failed request, or return None for a new try."""
-        found = await self._find_job(bundle.where, queue, error) if error.sent else None
-        if found:
-            return found
+        job_id = await self._find_job(bundle.where, queue, error) if error.sent else None
+        if job_id:
+            return job_id
         if not error.sent:
             ticket.record_refused()
         last = await _wait(tries, error)
         if error.sent:
-            found = await self._withdraw(bundle, queue, error)
-            if found:
-                return found
+            job_id = await self._withdraw(bundle, queue, error)
+            if job_id:
+                return job_id
             ticket.record_refused()  # only now: before, its job could run
         if last is not None:
             raise last from error
@@ -129,9 +129,9 @@ class Sender:
 
     async def _find_job(self, where: Location, queue: str, error: ServiceError) -> str | None:
         """Return the job of a request without a response; None if it seems to have none."""
-        found = await self._in_flight.find_jobs(where.bundle, queue, error)
-        if found:
-            return found[0]
+        job_ids = await self._in_flight.find_jobs(where.bundle, queue, error)
+        if job_ids:
+            return job_ids[0]
         try:
             if await has_begun(self._store, where):
                 return await self._await_listed(where, queue)
@@ -152,14 +152,14 @@ class Sender:
         new = bundle.rename()
 
         async def find_jobs() -> list[str] | None:
-            found = await self._backend.find(old.bundle, queue)
-            return found if found or await has_begun(self._store, old) else None
+            job_ids = await self._backend.find(old.bundle, queue)
+            return job_ids if job_ids or await has_begun(self._store, old) else None
 
         try:
-            found = await withdraw(self._store, old, new, find_jobs)
-            if found is not None:
+            job_ids = await withdraw(self._store, old, new, find_jobs)
+            if job_ids is not None:
                 bundle.where = old
-                return found[0] if found else await self._await_listed(old, queue)
+                return job_ids[0] if job_ids else await self._await_listed(old, queue)
         except ServiceError as failure:
             bundle.where = old
             raise unanswered(old.bundle, error, failure) from failure
@@ -173,9 +173,9 @@ class Sender:
 
     async def _await_listed(self, where: Location, queue: str) -> str:
         """Wait until Batch lists a job that has stored an object; return its ID."""
-        found = await self._in_flight.await_listed(where.bundle, queue)
-        if found:
-            return found[0]
+        job_ids = await self._in_flight.await_listed(where.bundle, queue)
+        if job_ids:
+            return job_ids[0]
         within_s = self._timing.listed_within_s
         raise ServiceError(
             f"the job has started, but no list has returned it for {within_s:.0f} s; try again",
@@ -212,18 +212,18 @@ async def withdraw(
         ServiceError: The bundle does not exist, or S3 refused a request.
         Exception: Raised by ``find_jobs``.
     """
-    found: T | None = None
+    jobs: T | None = None
     is_known = False
     await store.copy(old.bundle_key, new.bundle_key)
     try:
         await store.delete([old.bundle_key])
-        found = await find_jobs()
+        jobs = await find_jobs()
         is_known = True
     finally:
-        if not is_known or found is not None:
+        if not is_known or jobs is not None:
             await store.copy(new.bundle_key, old.bundle_key)
             store.delete_later([new.bundle_key])
-    return found
+    return jobs
 
 
 async def has_begun(store: Store, where: Location) -> bool:
@@ -232,8 +232,8 @@ async def has_begun(store: Store, where: Location) -> bool:
     Raises:
         ServiceError: S3 refused a request.
     """
-    found = await asyncio.gather(*map(store.is_there, where.prefixes))
-    return any(found)
+    stored = await asyncio.gather(*map(store.is_there, where.prefixes))
+    return any(stored)
 
 
 if TYPE_CHECKING:

@@ -337,10 +337,10 @@ async def _once(
     make: Callable[[], Awaitable[T]],
 ) -> T:
     """Create a value once per key, and again if that failed."""
-    found = made.get(key)
-    if found is None or (found.done() and not _is_good(found)):
-        found = made[key] = asyncio.ensure_future(make())
-    return found.result() if found.done() else await asyncio.shield(found)
+    task = made.get(key)
+    if task is None or (task.done() and not _is_good(task)):
+        task = made[key] = asyncio.ensure_future(make())
+    return task.result() if task.done() else await asyncio.shield(task)
 
 
 _sessions: weakref.WeakKeyDictionary[

@@ -334,8 +334,8 @@ class SharedValues:
 
 
 async def _is_stored(value: _Value, generation: str, size: int) -> bool:
-    found = await value.store.head(value.key_of(generation))
-    return found is not None and found.size == size
+    entry = await value.store.head(value.key_of(generation))
+    return entry is not None and entry.size == size
 
 
 def _missing(value: _Value) -> FarcallError:

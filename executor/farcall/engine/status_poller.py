@@ -51,7 +51,7 @@ class StatusPoller:
 
     Args:
         backend: Platform that runs the jobs.
-        watches: Tracked jobs by ID.
+        jobs: Tracked jobs by ID.
         on_change: Called with a job whose status has changed.
         reporter: Notified of jobs with failed attempts.
         trouble: Notified of failed requests.
@@ -61,7 +61,7 @@ class StatusPoller:
     def __init__(
         self,
         backend: Jobs,
-        watches: dict[str, TrackedJob],
+        jobs: dict[str, TrackedJob],
         on_change: Callable[[TrackedJob], None],
         reporter: AttemptReporter,
         trouble: Trouble,
@@ -71,7 +71,7 @@ class StatusPoller:
         self._timing = timing
         self._pause_s = timing.status_pause_s
         self._together = backend.capabilities.described_together
-        self._watches = watches
+        self._jobs = jobs
         self._on_change = on_change
         self._reporter = reporter
         self._missing: dict[TrackedJob, dict[int, None]] = {}
@@ -84,24 +84,24 @@ class StatusPoller:
         self._idle_since = 0.0
         self._idle_state: tuple[int, int, float] | None = None
 
-    def poll_soon(self, watch: TrackedJob) -> None:
+    def poll_soon(self, job: TrackedJob) -> None:
         """Poll soon, because a job is new or a change is expected."""
-        watch.changed_at = clock.now()
-        watch.poll_at = min(watch.poll_at, watch.changed_at + self._shortest_s)
-        if watch.poll_at < self._rests_until:
+        job.changed_at = clock.now()
+        job.poll_at = min(job.poll_at, job.changed_at + self._shortest_s)
+        if job.poll_at < self._rests_until:
             self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
 
-    def describe_missing(self, watch: TrackedJob, indexes: list[int]) -> None:
+    def describe_missing(self, job: TrackedJob, indexes: list[int]) -> None:
         """Describe finished tasks without an outcome, and notify their callers."""
-        self._missing.setdefault(watch, {}).update(dict.fromkeys(indexes))
+        self._missing.setdefault(job, {}).update(dict.fromkeys(indexes))
         self._wake.set()
 
-    def forget(self, watch: TrackedJob) -> None:
+    def forget(self, job: TrackedJob) -> None:
         """Stop polling a job."""
-        self._missing.pop(watch, None)
-        if not self._watches:
+        self._missing.pop(job, None)
+        if not self._jobs:
             self._wake.set()
 
     async def close(self) -> None:
@@ -111,20 +111,20 @@ class StatusPoller:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        while self._watches:
+        while self._jobs:
             await self._rest()
             try:
                 if await self._poll_jobs(self._due()) + await self._poll_missing():
                     self._budget.record_success()
             except Exception as error:  # no caller may wait forever because of a bug
-                self._budget.handle_failure(error, self._watches)
+                self._budget.handle_failure(error, self._jobs)
                 await asyncio.sleep(self._pause_s)
         self._budget.end()
 
     async def _rest(self) -> None:
         """Wait until a poll is due."""
         self._wake.clear()
-        self._rests_until = min((w.poll_at for w in self._watches.values()), default=math.inf)
+        self._rests_until = min((w.poll_at for w in self._jobs.values()), default=math.inf)
         if self._missing:
             self._rests_until = min(self._rests_until, self._missing_at)
         wait_s = self._rests_until - clock.now()
@@ -139,12 +139,12 @@ class StatusPoller:
         is_near = self._backend.meter.quickest_s < self._timing.near_s
         return min(_NEAREST_S, self._pause_s) if is_near else self._pause_s
 
-    def _interval_s(self, watch: TrackedJob) -> float:
-        in_vain_s = clock.now() - watch.changed_at
+    def _interval_s(self, job: TrackedJob) -> float:
+        in_vain_s = clock.now() - job.changed_at
         return max(
             self._shortest_s,
             min(self._pause_s, _SHARE_AT_FIRST * in_vain_s),
-            min(watch.settings.poll_freq, _SHARE_OF_WAIT * in_vain_s),
+            min(job.settings.poll_freq, _SHARE_OF_WAIT * in_vain_s),
         )
 
     # --- jobs as a whole ----------------------------------------------------------------------
@@ -156,73 +156,71 @@ class StatusPoller:
         with the most recent changes, which are most likely to finish. The others take turns.
         """
         soon = clock.now() + _TOGETHER_S
-        due = [watch for watch in self._watches.values() if watch.poll_at <= soon]
+        due = [job for job in self._jobs.values() if job.poll_at <= soon]
         if len(due) <= self._together:
             return due
-        due.sort(key=lambda watch: watch.poll_at)
-        lively = heapq.nlargest(self._together // 2, due, key=lambda watch: watch.changed_at)
+        due.sort(key=lambda job: job.poll_at)
+        lively = heapq.nlargest(self._together // 2, due, key=lambda job: job.changed_at)
         return list(islice(dict.fromkeys([*lively, *due]), self._together))
 
-    async def _poll_jobs(self, watches: list[TrackedJob]) -> int:
+    async def _poll_jobs(self, jobs: list[TrackedJob]) -> int:
         """Describe jobs; return their number."""
-        if not watches:
+        if not jobs:
             return 0
-        heads = {watch: head for watch in watches if (head := _head(watch))}
-        ids = [watch.job.job_id for watch in watches]
-        found = await self._backend.describe([*ids, *heads.values()])
-        for watch in watches:
-            detail = found.get(watch.job.job_id)
+        heads = {job: head for job in jobs if (head := _head(job))}
+        ids = [job.job.job_id for job in jobs]
+        descriptions = await self._backend.describe([*ids, *heads.values()])
+        for job in jobs:
+            detail = descriptions.get(job.job.job_id)
             pages = 0
-            if not watch.waiting:  # it may have finished meanwhile
+            if not job.waiting:  # it may have finished meanwhile
                 continue
             if detail is None:
-                self._record_unseen(watch)
+                self._record_unseen(job)
             else:
-                pages = await self._learn(watch, detail)
-            if not math.isinf(watch.poll_at):
-                watch.poll_at = clock.now() + max(self._interval_s(watch), pages * self._pause_s)
-        head_details = {watch: found.get(heads.get(watch, "")) for watch in watches}
-        await self._check_blocked(
-            {watch: _telling(watch, head_details[watch]) for watch in watches}
-        )
+                pages = await self._learn(job, detail)
+            if not math.isinf(job.poll_at):
+                job.poll_at = clock.now() + max(self._interval_s(job), pages * self._pause_s)
+        head_details = {job: descriptions.get(heads.get(job, "")) for job in jobs}
+        await self._check_blocked({job: _telling(job, head_details[job]) for job in jobs})
         self._report_idle()
-        return len(watches)
+        return len(jobs)
 
-    def _record_unseen(self, watch: TrackedJob) -> None:
+    def _record_unseen(self, job: TrackedJob) -> None:
         """Record that Batch does not know a job: it is very new, or forgotten."""
         now = clock.now()
-        watch.unseen_since = watch.unseen_since or now
-        if now - watch.unseen_since > self._timing.lost_after_s:
-            watch.ended = dict.fromkeys(watch.waiting)
-            self._on_change(watch)
+        job.unseen_since = job.unseen_since or now
+        if now - job.unseen_since > self._timing.lost_after_s:
+            job.ended = dict.fromkeys(job.waiting)
+            self._on_change(job)
 
-    async def _learn(self, watch: TrackedJob, detail: JobDetail) -> int:
+    async def _learn(self, job: TrackedJob, detail: JobDetail) -> int:
         """Record Batch's description of a job; return the number of listed pages."""
-        watch.unseen_since = None
-        is_first = watch.detail is None
-        if watch.take(detail):
-            self._on_change(watch)
+        job.unseen_since = None
+        is_first = job.detail is None
+        if job.take(detail):
+            self._on_change(job)
             if not is_first:  # the first description may be old
-                watch.changed_at = clock.now()
+                job.changed_at = clock.now()
         if detail.attempts_allowed > 1 and not detail.status.is_final:
-            if watch.job.size == 1:
-                self._reporter.note(watch, 0, detail)
+            if job.job.size == 1:
+                self._reporter.note(job, 0, detail)
             else:
-                self._reporter.add(watch)
+                self._reporter.add(job)
         counted = detail.status_summary.get(JobStatus.FAILED.value, 0)
-        if detail.status.is_final or counted <= watch.failed:
+        if detail.status.is_final or counted <= job.failed:
             return 0
         pages = 0
         failed: list[int] = []
         async for page in self._backend.list_children(detail.job_id, JobStatus.FAILED):
             pages += 1
             failed += [child.index for child in page]
-        watch.failed = len(failed)
-        new = [index for index in failed if index in watch.waiting and index not in watch.ended]
+        job.failed = len(failed)
+        new = [index for index in failed if index in job.waiting and index not in job.ended]
         if new:
-            watch.ended.update(dict.fromkeys(new))
-            watch.changed_at = clock.now()
-            self._on_change(watch)
+            job.ended.update(dict.fromkeys(new))
+            job.changed_at = clock.now()
+            self._on_change(job)
         return pages
 
     def _report_idle(self) -> None:
@@ -235,17 +233,17 @@ class StatusPoller:
         if now < self._check_idle_at:
             return
         self._check_idle_at = now + self._timing.idle_report_s
-        watches = [watch for watch in self._watches.values() if watch.waiting]
-        details = [watch.detail for watch in watches if watch.detail is not None]
-        tasks = sum(len(watch.waiting) for watch in watches)
-        newest = max((watch.changed_at for watch in watches), default=now)
-        before, self._idle_state = self._idle_state, (len(watches), tasks, newest)
+        jobs = [job for job in self._jobs.values() if job.waiting]
+        details = [job.detail for job in jobs if job.detail is not None]
+        tasks = sum(len(job.waiting) for job in jobs)
+        newest = max((job.changed_at for job in jobs), default=now)
+        before, self._idle_state = self._idle_state, (len(jobs), tasks, newest)
         has_started = any(detail.furthest not in _NOT_STARTED for detail in details)
         if before != self._idle_state or has_started or not details:
             self._idle_since = now
             return
         self._check_idle_at = now + _REPORT_AGAIN_S
-        if any(watch.blocked_reported for watch in watches):  # already logged with the reason
+        if any(job.blocked_reported for job in jobs):  # already logged with the reason
             return
         _log.warning(
             "%s %s waited for %.0f s, and no job has started or finished. %s `farcall describe "
@@ -270,40 +268,40 @@ class StatusPoller:
         now = clock.now()
         new: dict[tuple[str, str, str], list[TrackedJob]] = {}
         stuck: dict[str, list[TrackedJob]] = {}
-        for watch, detail in details.items():
+        for job, detail in details.items():
             if detail is None or not detail.is_blocked:
-                watch.blocked_since = None
-                watch.blocked_reported = False
+                job.blocked_since = None
+                job.blocked_reported = False
                 continue
             why = detail.status_reason or detail.container_reason
-            limit = watch.settings.stuck_timeout_s
+            limit = job.settings.stuck_timeout_s
             dwell = detail.dwell(self._timing)
-            if watch.blocked_since is None:
-                watch.blocked_since = now
-            lasts_s = now - watch.blocked_since
-            if lasts_s >= dwell.reported_s and not watch.blocked_reported:
-                watch.blocked_reported = True
-                new.setdefault((detail.platform, why, detail.remedy), []).append(watch)
+            if job.blocked_since is None:
+                job.blocked_since = now
+            lasts_s = now - job.blocked_since
+            if lasts_s >= dwell.reported_s and not job.blocked_reported:
+                job.blocked_reported = True
+                new.setdefault((detail.platform, why, detail.remedy), []).append(job)
             limits = [each for each in (limit, dwell.ended_s) if each is not None]
-            if limits and lasts_s >= min(limits) and not watch.stuck:
+            if limits and lasts_s >= min(limits) and not job.stuck:
                 # The reason becomes the job's status reason, so it includes the platform's text.
-                stuck.setdefault(f"{STUCK}{min(limits):g} s: {why}", []).append(watch)
-        for (platform, why, remedy), found in new.items():
-            rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+                stuck.setdefault(f"{STUCK}{min(limits):g} s: {why}", []).append(job)
+        for (platform, why, remedy), blocked in new.items():
+            rest = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
             text = "job %s%s is waiting, because %s reports %r. To do: %s"
-            _log.warning(text, found[0].job.job_id, rest, platform, why, remedy)
-        for reason, found in stuck.items():
-            await self._end(found, reason)
+            _log.warning(text, blocked[0].job.job_id, rest, platform, why, remedy)
+        for reason, blocked in stuck.items():
+            await self._end(blocked, reason)
 
-    async def _end(self, watches: list[TrackedJob], reason: str) -> None:
-        for watch in watches:
-            watch.stuck = True
+    async def _end(self, jobs: list[TrackedJob], reason: str) -> None:
+        for job in jobs:
+            job.stuck = True
         try:
-            ids = [watch.job.job_id for watch in watches]
+            ids = [job.job.job_id for job in jobs]
             raise_first(await self._backend.terminate(ids, reason))
         except BaseException:
-            for watch in watches:
-                watch.stuck = False
+            for job in jobs:
+                job.stuck = False
             raise
 
     # --- tasks that left no outcome -----------------------------------------------------------
@@ -313,62 +311,62 @@ class StatusPoller:
         if not self._missing or clock.now() + _TOGETHER_S < self._missing_at:
             return 0
         requested = self._take_missing()
-        found = await self._backend.describe([watch.job.id_of(i) for watch, i in requested])
+        details = await self._backend.describe([job.job.id_of(i) for job, i in requested])
         delivered = False
-        for watch, index in requested:
-            self._missing.get(watch, {}).pop(index, None)
-            if not self._missing.get(watch, True):
-                del self._missing[watch]
-            delivered = self._deliver(watch, index, found.get(watch.job.id_of(index))) or delivered
+        for job, index in requested:
+            self._missing.get(job, {}).pop(index, None)
+            if not self._missing.get(job, True):
+                del self._missing[job]
+            delivered = self._deliver(job, index, details.get(job.job.id_of(index))) or delivered
         if not delivered:
             self._missing_at = clock.now() + self._shortest_s
         return len(requested)
 
     def _take_missing(self) -> list[tuple[TrackedJob, int]]:
         """Return tasks for one request, an equal share for each job."""
-        watches = list(self._missing)[: self._together]
-        share = self._together // len(watches)
-        return [(w, index) for w in watches for index in islice(self._missing[w], share)]
+        jobs = list(self._missing)[: self._together]
+        share = self._together // len(jobs)
+        return [(w, index) for w in jobs for index in islice(self._missing[w], share)]
 
-    def _deliver(self, watch: TrackedJob, index: int, detail: JobDetail | None) -> bool:
+    def _deliver(self, job: TrackedJob, index: int, detail: JobDetail | None) -> bool:
         """Notify the callers of a finished task; return False if its end is not known yet."""
-        if index not in watch.waiting:
+        if index not in job.waiting:
             return False
         now = clock.now()
         if detail is not None:
-            watch.children_unseen_since = None
+            job.children_unseen_since = None
             is_over = detail.status.is_final
-        elif watch.unseen_since is None:  # the job itself is still known
-            watch.children_unseen_since = watch.children_unseen_since or now
-            is_over = now - watch.children_unseen_since >= self._timing.lost_after_s
+        elif job.unseen_since is None:  # the job itself is still known
+            job.children_unseen_since = job.children_unseen_since or now
+            is_over = now - job.children_unseen_since >= self._timing.lost_after_s
         else:
             is_over = True
         if is_over:
-            watch.deliver(index, Ended(detail))
-        elif detail is None or (watch.detail is not None and watch.detail.status.is_final):
-            watch.ended[index] = None  # search for its outcome again, and then poll Batch
+            job.deliver(index, Ended(detail))
+        elif detail is None or (job.detail is not None and job.detail.status.is_final):
+            job.ended[index] = None  # search for its outcome again, and then poll Batch
         else:
-            watch.failed = 0  # the job exists, so its failed tasks are listed again
+            job.failed = 0  # the job exists, so its failed tasks are listed again
         return is_over
 
 
-def _telling(watch: TrackedJob, head: JobDetail | None) -> JobDetail | None:
+def _telling(job: TrackedJob, head: JobDetail | None) -> JobDetail | None:
     """Return the description that can show a blocked start: the job's or a task's."""
-    whole = watch.detail
-    return whole if watch.job.size == 1 or (whole and whole.is_blocked) else head
+    whole = job.detail
+    return whole if job.job.size == 1 or (whole and whole.is_blocked) else head
 
 
-def _head(watch: TrackedJob) -> str:
+def _head(job: TrackedJob) -> str:
     """Return the array task that Batch may be unable to place, or an empty string.
 
     Batch reports an array only as pending. It sets a reason on the job at the head of the queue,
     which is the first task if no task is placed.
     """
-    if watch.job.size == 1 or watch.detail is None or watch.detail.status.is_final:
+    if job.job.size == 1 or job.detail is None or job.detail.status.is_final:
         return ""
-    counts = watch.detail.status_summary
+    counts = job.detail.status_summary
     placed = counts.get(JobStatus.STARTING.value, 0) + counts.get(JobStatus.RUNNING.value, 0)
     if placed or not counts.get(JobStatus.RUNNABLE.value, 0):
         return ""
-    first = next((index for index in watch.waiting if index not in watch.ended), None)
-    return "" if first is None else watch.job.id_of(first)
+    first = next((index for index in job.waiting if index not in job.ended), None)
+    return "" if first is None else job.job.id_of(first)

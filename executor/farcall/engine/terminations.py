@@ -69,12 +69,12 @@ class Terminations:
         requested = {job_id: self._request((job_id, reason)) for job_id in job_ids}
         answers = asyncio.gather(*requested.values(), return_exceptions=True)
         try:
-            found = dict(zip(requested, await asyncio.shield(answers), strict=True))
+            errors_by_job = dict(zip(requested, await asyncio.shield(answers), strict=True))
         except asyncio.CancelledError:
             self._unheard.update((job_id, reason) for job_id in requested)
             raise
         refused: dict[str, FarcallError] = {}
-        for job_id, error in found.items():
+        for job_id, error in errors_by_job.items():
             if isinstance(error, FarcallError):
                 refused[job_id] = error
             elif error is not None:
@@ -145,8 +145,8 @@ class Terminations:
             for at in range(0, len(wanted), _ANSWERED_TOGETHER)
         ]
         refused: dict[_Request, Exception] = {}
-        for found in await asyncio.gather(*(self._terminate(*group) for group in groups)):
-            refused |= found
+        for errors in await asyncio.gather(*(self._terminate(*group) for group in groups)):
+            refused |= errors
         answers = [refused.get(e) or refused.get((_parent(e[0]), e[1])) for e in requested]
         self._log_refused(dict(zip(requested, answers, strict=True)))
         return answers

@@ -242,22 +242,22 @@ class RetryBudget:
         self._trouble.note(self, error, left_s)
         return True
 
-    def handle_failure(self, error: Exception, watches: Mapping[str, TrackedJob]) -> None:
+    def handle_failure(self, error: Exception, jobs: Mapping[str, TrackedJob]) -> None:
         """Record a failure; if it is permanent, notify the waiting callers.
 
         Args:
             error: Any error, because no caller may wait forever.
-            watches: Jobs that could not be polled.
+            jobs: Jobs that could not be polled.
         """
         if isinstance(error, FarcallError):
-            callbacks = error
+            failure = error
         else:
-            callbacks = FarcallError(f"polling for the job's end failed: {error!r}")
-            callbacks.__cause__ = error
-        if self.record_failure(callbacks):
+            failure = FarcallError(f"polling for the job's end failed: {error!r}")
+            failure.__cause__ = error
+        if self.record_failure(failure):
             return
-        for watch in list(watches.values()):
-            watch.give_up(_out_of_sight(callbacks, watch.job))
+        for job in list(jobs.values()):
+            job.give_up(_out_of_sight(failure, job.job))
 
 
 def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> FarcallError:
@@ -276,10 +276,10 @@ def _out_of_sight(error: FarcallError, job: Submission | CommandSubmission) -> F
         f"{error}; job {job.job_id} ({job.name}) continues{kept}. When the problem is fixed, "
         f"run `{again}` to wait for it{run}."
     )
-    callbacks = UnseenError(text)
-    callbacks.__dict__.update(error.__dict__)
-    callbacks.__cause__ = error.__cause__
-    return callbacks
+    failure = UnseenError(text)
+    failure.__dict__.update(error.__dict__)
+    failure.__cause__ = error.__cause__
+    return failure
 
 
 def is_unseen(error: BaseException) -> bool:

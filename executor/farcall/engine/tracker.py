@@ -48,12 +48,12 @@ class Tracker:
         self._backend = backend
         self._timing = timing
         self._stores = stores
-        self._watches: dict[str, TrackedJob] = {}
+        self._jobs: dict[str, TrackedJob] = {}
         self._outcome_pollers: dict[tuple[str, str], OutcomePoller] = {}
         self._reporter = AttemptReporter(backend, stores)
         self.trouble = Trouble()
         self._status_poller = StatusPoller(
-            backend, self._watches, self._poll_soon, self._reporter, self.trouble, timing
+            backend, self._jobs, self._poll_soon, self._reporter, self.trouble, timing
         )
         self._on_empty = self._forget  # bound once, and not for each of 10,000 jobs
         self._details = Batcher(
@@ -85,19 +85,19 @@ class Tracker:
             for index in indexes:
                 callback(index, Ended(None, _closed()))
             return
-        watch = self._watches.get(job.job_id)
-        if watch is None:
-            watch = TrackedJob(job, settings, self._on_empty, is_full)
-            self._watches[job.job_id] = watch
-        elif watch.full is not is_full:
-            watch.full = None  # a caller without back-pressure takes every outcome
+        tracked = self._jobs.get(job.job_id)
+        if tracked is None:
+            tracked = TrackedJob(job, settings, self._on_empty, is_full)
+            self._jobs[job.job_id] = tracked
+        elif tracked.full is not is_full:
+            tracked.full = None  # a caller without back-pressure takes every outcome
         callbacks = (callback,)
-        watch.is_whole = watch.is_whole or indexes == range(job.size)
+        tracked.is_whole = tracked.is_whole or indexes == range(job.size)
         for index in indexes:
-            watch.waiting[index] = watch.waiting.get(index, ()) + callbacks
-        if watch.leaves_outcomes:
-            self._outcome_poller(watch).add(watch)
-        self._status_poller.poll_soon(watch)
+            tracked.waiting[index] = tracked.waiting.get(index, ()) + callbacks
+        if tracked.leaves_outcomes:
+            self._outcome_poller(tracked).add(tracked)
+        self._status_poller.poll_soon(tracked)
 
     def unwatch(self, job_id: str, callback: OnCompletion) -> None:
         """Stop tracking a job for one caller; the job continues.
@@ -106,23 +106,23 @@ class Tracker:
             job_id: The job's ID.
             callback: The callback passed to `watch`; it is not called again.
         """
-        if job_id in self._watches:
-            self._watches[job_id].leave(callback)
+        if job_id in self._jobs:
+            self._jobs[job_id].leave(callback)
 
     def is_watched(self, job_id: str, index: int, callback: OnCompletion) -> bool:
         """Return whether a task is tracked for one caller."""
-        watch = self._watches.get(job_id)
-        return watch is not None and callback in watch.waiting.get(index, ())
+        job = self._jobs.get(job_id)
+        return job is not None and callback in job.waiting.get(index, ())
 
     def unfinished(self, job_id: str) -> Collection[int] | None:
         """Return the unfinished tasks of a job; None if not all of its tasks are tracked."""
-        watch = self._watches.get(job_id)
-        return watch.waiting.keys() if watch is not None and watch.is_whole else None
+        job = self._jobs.get(job_id)
+        return job.waiting.keys() if job is not None and job.is_whole else None
 
     def submission(self, job_id: str) -> Submission | None:
         """Return the submission of a tracked job; None for command jobs and unknown jobs."""
-        watch = self._watches.get(job_id)
-        return watch.submission if watch is not None and watch.leaves_outcomes else None
+        job = self._jobs.get(job_id)
+        return job.submission if job is not None and job.leaves_outcomes else None
 
     def latest(self, job_id: str) -> JobDetail | None:
         """Return the last known description of a job, without an API request.
@@ -132,11 +132,10 @@ class Tracker:
 
         Returns:
             The description without its environment; None if Batch has not described the job yet,
-            or
-            if the job is not tracked.
+            or if the job is not tracked.
         """
-        watch = self._watches.get(job_id)
-        return None if watch is None else watch.detail
+        job = self._jobs.get(job_id)
+        return None if job is None else job.detail
 
     def poll_soon(self, job_ids: Iterable[str]) -> None:
         """Poll jobs soon, because a change is expected.
@@ -145,10 +144,10 @@ class Tracker:
             job_ids: IDs of jobs, arrays or array tasks.
         """
         for job_id in {job_id.partition(":")[0] for job_id in job_ids}:
-            watch = self._watches.get(job_id)
-            if watch is not None:
-                self._poll_soon(watch)
-                self._status_poller.poll_soon(watch)
+            job = self._jobs.get(job_id)
+            if job is not None:
+                self._poll_soon(job)
+                self._status_poller.poll_soon(job)
 
     async def detail(self, job_id: str) -> JobDetail | None:
         """Return Batch's current description of a job; concurrent calls share a request.
@@ -165,11 +164,11 @@ class Tracker:
         await self._reporter.close()
         for inbox in self._outcome_pollers.values():
             await inbox.close()
-        for watch in list(self._watches.values()):
-            watch.give_up(_closed())
+        for job in list(self._jobs.values()):
+            job.give_up(_closed())
 
-    def _outcome_poller(self, watch: TrackedJob) -> OutcomePoller:
-        where = watch.submission.where
+    def _outcome_poller(self, job: TrackedJob) -> OutcomePoller:
+        where = job.submission.where
         place = (where.bucket, where.root)
         if place not in self._outcome_pollers:
             store = self._stores.of(where.bucket)
@@ -178,23 +177,23 @@ class Tracker:
             )
         return self._outcome_pollers[place]
 
-    def _poll_soon(self, watch: TrackedJob) -> None:
-        if watch.leaves_outcomes:
-            self._outcome_poller(watch).poll_soon(watch)
+    def _poll_soon(self, job: TrackedJob) -> None:
+        if job.leaves_outcomes:
+            self._outcome_poller(job).poll_soon(job)
             return
-        for index, detail in list(watch.ended.items()):
-            watch.deliver(index, Ended(detail))
+        for index, detail in list(job.ended.items()):
+            job.deliver(index, Ended(detail))
 
-    def _forget(self, watch: TrackedJob) -> None:
-        del self._watches[watch.job.job_id]
-        if watch.leaves_outcomes:
-            self._outcome_poller(watch).forget(watch)
-        self._status_poller.forget(watch)
-        self._reporter.forget(watch)
+    def _forget(self, job: TrackedJob) -> None:
+        del self._jobs[job.job.job_id]
+        if job.leaves_outcomes:
+            self._outcome_poller(job).forget(job)
+        self._status_poller.forget(job)
+        self._reporter.forget(job)
 
     async def _describe(self, job_ids: list[str]) -> list[JobDetail | None]:
-        found = await self._backend.describe(job_ids)
-        return [found.get(job_id) for job_id in job_ids]
+        details = await self._backend.describe(job_ids)
+        return [details.get(job_id) for job_id in job_ids]
 
 
 def _closed() -> ClosedError:

@@ -50,7 +50,7 @@ WORDS = {
 
 def _exits(words: Words) -> dict[int, FailureReason]:
     """Return the meaning of each exit code, with a platform's names."""
-    found: dict[int, FailureReason] = {
+    reasons: dict[int, FailureReason] = {
         ExitCode.CANCELLED: FailureReason(
             errors.JobCancelledError, "the task was cancelled before it ran", "submit it again"
         ),
@@ -164,8 +164,8 @@ def _exits(words: Words) -> dict[int, FailureReason]:
             "(Python exits like this if farcall_runtime is missing)",
         ),
     }
-    found[127] = found[126]
-    return found
+    reasons[127] = reasons[126]
+    return reasons
 
 
 _EXITS = {platform: _exits(words) for platform, words in WORDS.items()}
@@ -179,11 +179,13 @@ def exits_of(platform: str) -> dict[int, FailureReason]:
 
 def refused(meta: dict[str, Any], job: About) -> FailureReason:
     """Return why the container refused to run the task, from its outcome's metadata."""
-    found = exits_of(job.platform)[meta["code"]]
+    reason = exits_of(job.platform)[meta["code"]]
     if ENV_ARRAY_INDEX in meta["detail"]:
         remedy = (
             f"the image is not the cause: {job.platform} must set {ENV_ARRAY_INDEX} for each task "
             "of an array job; an emulator that does not can only run single calls (linger_s=0)"
         )
-        found = replace(found, sentence="the task has no valid array index", remedy=remedy)
-    return replace(found, sentence=f"{found.sentence} ({meta['detail']})", exit_code=meta["code"])
+        reason = replace(reason, sentence="the task has no valid array index", remedy=remedy)
+    return replace(
+        reason, sentence=f"{reason.sentence} ({meta['detail']})", exit_code=meta["code"]
+    )

@@ -33,5 +33,5 @@ _REMEDY = re.compile(r"; |\. (?=[A-Z])")
 
 def parted(text: str) -> tuple[str, str]:
     """Split a message into the finding and the remedy."""
-    found, *rest = _REMEDY.split(text, maxsplit=1)
-    return found, "".join(rest)
+    finding, *rest = _REMEDY.split(text, maxsplit=1)
+    return finding, "".join(rest)

@@ -268,9 +268,9 @@ class JobDetail:
     @property
     def cancelled_with_map(self) -> int:
         """Number of array tasks that were cancelled because a call of their map raised."""
-        found = _CANCELLED.search(self.map_failure)
+        match = _CANCELLED.search(self.map_failure)
         failed = self.status_summary.get(JobStatus.FAILED.value, 0)
-        return min(int(found[2] or found[1]), failed) if found else 0
+        return min(int(match[2] or match[1]), failed) if match else 0
 
     # --- meaning of the texts, overridden by the backends' classes
     # --------------------------------
@@ -318,8 +318,8 @@ class JobDetail:
                 "the job succeeded, but it has no stored result",
                 "find out who deletes stored results",
             )
-        found = known or FailureReason(errors.JobError, "the job failed", "see its log")
-        return replace(found, exit_code=self.exit_code)
+        reason = known or FailureReason(errors.JobError, "the job failed", "see its log")
+        return replace(reason, exit_code=self.exit_code)
 
     def waiting(self) -> tuple[str, str]:
         """Return the activity of an unfinished job or what it waits for, and the remedy."""

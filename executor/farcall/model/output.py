@@ -71,13 +71,13 @@ class Notes:
     def add(self, piece: bytes) -> list[bytes]:
         """Return the next piece, split at the notes in it."""
         end = self._at + len(piece)
-        found, begin = [], 0
+        parts, begin = [], 0
         while self._left and self._left[0][0] < end:
             at, length = self._left.popleft()
-            found += [piece[begin : at - self._at], _note(length)]
+            parts += [piece[begin : at - self._at], _note(length)]
             begin = at - self._at
         self._at = end
-        return [*found, piece[begin:]]
+        return [*parts, piece[begin:]]
 
     def end(self) -> list[bytes]:
         """Return the notes after the last piece."""

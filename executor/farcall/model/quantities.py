@@ -31,16 +31,16 @@ def size_bytes(text: str) -> float:
     Raises:
         ValueError: The text is not a size, or its unit is missing or ambiguous.
     """
-    found = _SIZE.fullmatch(text.strip())
-    unit = found[2] if found else ""
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2] if match else ""
     known = _IN_LOWER_CASE.get(unit, unit)
-    if found and known in _BYTES:
-        return float(found[1]) * _BYTES[known]
-    if found and unit[0].upper() in "KMGT" and unit.lower()[1:] in ("", "i", "b", "ib"):
+    if match and known in _BYTES:
+        return float(match[1]) * _BYTES[known]
+    if match and unit[0].upper() in "KMGT" and unit.lower()[1:] in ("", "i", "b", "ib"):
         prefix = unit[0].upper()
         raise ValueError(
-            f"the unit {unit} is ambiguous: use {found[1]}{prefix}iB ({_power(prefix, 1024)} "
-            f"bytes each) or {found[1]}{prefix}B ({_power(prefix, 1000)} bytes each)"
+            f"the unit {unit} is ambiguous: use {match[1]}{prefix}iB ({_power(prefix, 1024)} "
+            f"bytes each) or {match[1]}{prefix}B ({_power(prefix, 1000)} bytes each)"
         )
     raise ValueError("use a unit, such as 512MiB, 4GiB (2^30 bytes) or 4GB (10^9 bytes)")
 
@@ -55,10 +55,10 @@ def span_s(text: str) -> float:
     Raises:
         ValueError: The text is not a duration.
     """
-    found = _SPAN.fullmatch(text.strip())
-    if found is None or not any(found.groups()):
+    match = _SPAN.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
         raise ValueError("use units, such as 90s, 30m, 1h30m, 2d or 1w (m is minutes)")
-    numbers = zip(found.groups(), _SECONDS.values(), strict=True)
+    numbers = zip(match.groups(), _SECONDS.values(), strict=True)
     return sum(float(number) * unit for number, unit in numbers if number)
 
 

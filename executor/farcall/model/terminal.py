@@ -55,9 +55,9 @@ def output(text: str) -> str:
     return "".join([*pieces, _ANY.sub(_name, text[start:]), end])
 
 
-def _name(found: re.Match[str]) -> str:
+def _name(match: re.Match[str]) -> str:
     """Return ``^[`` for ESC, as ``cat -v`` does, and a code for unnamed characters."""
-    number = ord(found[0])
+    number = ord(match[0])
     if number < 0x80:
         return f"^{chr(number ^ 0x40)}"
     return f"<{number:02X}>" if number < 0x100 else f"<U+{number:04X}>"

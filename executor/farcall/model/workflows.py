@@ -57,7 +57,7 @@ def list_nodes(nodes: Iterable[NodeOf]) -> list[Any]:
         JSON for `node_at`: for each dispatch, runs of first number, step and count. It is empty if
         it would be too long.
     """
-    found: list[Any] = []
+    dispatches: list[Any] = []
     for dispatch, group in groupby(nodes, key=lambda node: node.dispatch):
         runs: list[list[int]] = []
         for _, number in group:
@@ -68,8 +68,8 @@ def list_nodes(nodes: Iterable[NodeOf]) -> list[Any]:
                 last[2] += 1
             else:
                 runs.append([number, 0, 1])
-        found.append([dispatch, runs])
-    return found if len(json.dumps(found)) <= _MOST_NODES_BYTES else []
+        dispatches.append([dispatch, runs])
+    return dispatches if len(json.dumps(dispatches)) <= _MOST_NODES_BYTES else []
 
 
 def node_at(listed: Any, index: int) -> NodeOf | None:

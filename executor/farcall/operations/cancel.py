@@ -130,10 +130,10 @@ async def cancel(
         ServiceError: Batch did not return the state of the jobs.
     """
     job_ids = list(dict.fromkeys(job_ids))
-    found = await Catalog(session.backend).describe(each for each in job_ids if "#" not in each)
+    entries = await Catalog(session.backend).describe(each for each in job_ids if "#" not in each)
     ours = {
         job_id: entry
-        for job_id, entry in found.items()
+        for job_id, entry in entries.items()
         if entry is not None and user in (None, entry.user)
     }
     left = {job_id: each for job_id, each in ours.items() if not each.detail.status.is_final}
@@ -146,7 +146,7 @@ async def cancel(
             return _whole_alone(job_id)
         entry = ours.get(job_id)
         if entry is None:
-            return _left_alone(session, job_id, found)
+            return _left_alone(session, job_id, entries)
         error = refused.get(job_id) or refused.get(job_id.partition(":")[0])
         detail = later.get(job_id, entry.detail)
         if job_id not in left or _has_ended_by_itself(detail):
@@ -193,10 +193,10 @@ async def _end(
 _FOREIGN = {"Batch": "aws batch terminate-job", "Kubernetes": "kubectl delete job"}
 
 
-def _left_alone(session: Session, job_id: str, found: Mapping[str, Entry | None]) -> Cancelled:
-    if job_id not in found:
+def _left_alone(session: Session, job_id: str, entries: Mapping[str, Entry | None]) -> Cancelled:
+    if job_id not in entries:
         return Cancelled(job_id, "unknown", session.backend.unknown(job_id))
-    entry = found[job_id]
+    entry = entries[job_id]
     if entry is None:
         text = (
             f"{job_id} was not submitted by farcall and is not cancelled. Use "

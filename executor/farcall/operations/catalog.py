@@ -181,12 +181,12 @@ class Catalog:
             ServiceError: Batch refused a call.
         """
         await self._learn(job.job_id for job in listed if self._is_news(job))
-        found = []
+        recognized = []
         for job in listed:
             entry = self._known.get(job.job_id)
             if entry is not None:
-                found.append(replace(entry, detail=entry.detail.with_status_of(job)))
-        return found
+                recognized.append(replace(entry, detail=entry.detail.with_status_of(job)))
+        return recognized
 
     async def describe(self, job_ids: Iterable[str]) -> dict[str, Entry | None]:
         """Return Batch's current descriptions of jobs and array tasks.
@@ -197,8 +197,8 @@ class Catalog:
         Raises:
             ServiceError: Batch refused a call.
         """
-        found = await self._backend.describe(job_ids)
-        return {job_id: Entry.of(detail) for job_id, detail in found.items()}
+        details = await self._backend.describe(job_ids)
+        return {job_id: Entry.of(detail) for job_id, detail in details.items()}
 
     def _is_news(self, job: JobDetail) -> bool:
         """Return whether to describe a job: once, and again if it may have been cancelled.

@@ -150,16 +150,18 @@ async def explain_without_outcome(
     if nodes is None:
         nodes = await nodes_of(session, detail)
     if not detail.status.is_final:
-        found = of_waiting(detail)
+        explanation = of_waiting(detail)
     elif detail.status is JobStatus.SUCCEEDED:
-        found = _succeeded(detail)
+        explanation = _succeeded(detail)
     else:
-        found = of_failure_reason(detail.failure_reason())
+        explanation = of_failure_reason(detail.failure_reason())
     if not detail.status.is_final or detail.failure_reason().kind not in _FROM_OUTSIDE:
-        found = _with_failed(found, nodes)
-    if found.kind == FAILED:
-        found = replace(found, log=await _last_lines(session, nodes.get(_MAIN, detail), detail))
-    return replace(found, previous_attempts=_earlier_attempts(detail))
+        explanation = _with_failed(explanation, nodes)
+    if explanation.kind == FAILED:
+        explanation = replace(
+            explanation, log=await _last_lines(session, nodes.get(_MAIN, detail), detail)
+        )
+    return replace(explanation, previous_attempts=_earlier_attempts(detail))
 
 
 def _succeeded(detail: JobDetail) -> Explanation:
@@ -168,7 +170,7 @@ def _succeeded(detail: JobDetail) -> Explanation:
     return Explanation(RETURNED, f"{what} exited with exit code 0", remedy)
 
 
-def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanation:
+def _with_failed(explanation: Explanation, nodes: Mapping[int, JobDetail]) -> Explanation:
     """Add the nodes that failed by themselves, in the order of their failures."""
     main = nodes.get(_MAIN)
     end = main.stopped_at if main is not None and main.status.is_final else None
@@ -179,14 +181,14 @@ def _with_failed(found: Explanation, nodes: Mapping[int, JobDetail]) -> Explanat
         and (index == _MAIN or end is None or (node.stopped_at or _LAST) < end)
     ]
     if not failed:
-        return found
+        return explanation
     failed.sort(key=lambda node: node.stopped_at or _LAST)
     reasons = [(node.job_id, node.failure_reason()) for node in failed[:_FEW]]
-    sentence = f"{found.message}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
+    sentence = f"{explanation.message}; {len(failed)} of its {counted(len(nodes), 'node')} failed"
     children = tuple(
         FailedChild(job_id, why.kind.__name__, why.sentence) for job_id, why in reasons
     )
-    return replace(found, message=sentence, children=children)
+    return replace(explanation, message=sentence, children=children)
 
 
 async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[str, Usage]:
@@ -200,14 +202,16 @@ async def logged_usages(session: Session, details: Sequence[JobDetail]) -> dict[
     """
     places = asyncio.Semaphore(_PARALLEL)
     tasks = (each for each in details if not (each.array_size or each.is_command))
-    found = await session.backend.describe(each.job_id for each in tasks if each.status.is_final)
+    described = await session.backend.describe(
+        each.job_id for each in tasks if each.status.is_final
+    )
 
     async def read(detail: JobDetail) -> Usage | None:
         async with places:
             return await _logged_usage(session, detail)
 
-    usages = await asyncio.gather(*map(read, found.values()))
-    return {job_id: usage for job_id, usage in zip(found, usages, strict=True) if usage}
+    usages = await asyncio.gather(*map(read, described.values()))
+    return {job_id: usage for job_id, usage in zip(described, usages, strict=True) if usage}
 
 
 async def _logged_usage(session: Session, detail: JobDetail) -> Usage | None:
@@ -271,18 +275,20 @@ async def _of_task(
         key = submission.where.outcome_key(index)
         meta = await _read_meta(session, submission, key) if begun else None
     except envelope.EnvelopeError as error:
-        found = of_failure_reason(failure_reasons.unusable(error))
+        explanation = of_failure_reason(failure_reasons.unusable(error))
     except FarcallError as error:
-        found = _unread(detail, error)
+        explanation = _unread(detail, error)
     else:
         if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
-            found = _of_outcome(meta, detail)
+            explanation = _of_outcome(meta, detail)
         elif detail.status.is_final:
             meta = await _last_attempt(session, submission, index, detail)
-            found = await _of_ended(session, submission, index, meta, detail)
+            explanation = await _of_ended(session, submission, index, meta, detail)
         else:
-            found = of_waiting(detail)
-    return replace(found, previous_attempts=await _earlier(session, submission, index, detail))
+            explanation = of_waiting(detail)
+    return replace(
+        explanation, previous_attempts=await _earlier(session, submission, index, detail)
+    )
 
 
 # --- jobs with an outcome ---------------------------------------------------------------------
@@ -291,13 +297,13 @@ async def _of_task(
 async def _read_meta(session: Session, submission: Submission, key: str) -> dict[str, Any] | None:
     """Return an outcome's description, or an attempt's; None if it is missing."""
     store = session.stores.of(submission.where.bucket)
-    found = await outcomes.fetch(store, submission, key)
-    return None if found is None else found.outcome.meta
+    stored = await outcomes.fetch(store, submission, key)
+    return None if stored is None else stored.outcome.meta
 
 
 def _of_outcome(meta: dict[str, Any], detail: JobDetail) -> Explanation:
-    found = _of_meta(meta, detail)
-    return replace(found, source=OUTCOME, usage=Usage(**meta["usage"]), calls=_counts(meta))
+    explanation = _of_meta(meta, detail)
+    return replace(explanation, source=OUTCOME, usage=Usage(**meta["usage"]), calls=_counts(meta))
 
 
 def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
@@ -306,8 +312,8 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
             exit_codes.refused(meta, About(detail.job_id, detail.name, platform=detail.platform))
         )
     if meta["status"] != OutcomeStatus.DONE:
-        found = of_failure_reason(results.of_process(meta))
-        return replace(found, traceback=_traceback(meta.get("peer", {})))
+        explanation = of_failure_reason(results.of_process(meta))
+        return replace(explanation, traceback=_traceback(meta.get("peer", {})))
     records = meta["results"]
     bad = [each for each in records if each["status"] != CallStatus.RETURNED]
     if not bad:
@@ -316,11 +322,11 @@ def _of_meta(meta: dict[str, Any], detail: JobDetail) -> Explanation:
             sentence += f", although {detail.platform} reports the job as FAILED ({detail.reason})"
         remedy = f"run `farcall result {detail.job_id}` to get its result"
         return Explanation(RETURNED, sentence, remedy)
-    found = _of_call(bad[0], detail)
+    explanation = _of_call(bad[0], detail)
     if len(records) > 1:
-        more = f"{found.message} ({len(bad)} of its {len(records)} calls failed)"
-        found = replace(found, message=more)
-    return found
+        more = f"{explanation.message} ({len(bad)} of its {len(records)} calls failed)"
+        explanation = replace(explanation, message=more)
+    return explanation
 
 
 def _traceback(meta: dict[str, Any]) -> str:
@@ -348,11 +354,11 @@ def _of_electrons(call: dict[str, Any], detail: JobDetail) -> Explanation:
     nodes = call["nodes"]
     bad = [each for each in nodes if each["status"] != CallStatus.RETURNED]
     first = next(each for each in bad if each["chain"] == call["chain"])
-    found = _of_call(first, detail)
-    sentence = f"node {first['node']} failed: {found.message}"
+    explanation = _of_call(first, detail)
+    sentence = f"node {first['node']} failed: {explanation.message}"
     if len(nodes) > 1:
         sentence += f" ({len(bad)} of the {len(nodes)} nodes of its task group have no result)"
-    return replace(found, message=sentence)
+    return replace(explanation, message=sentence)
 
 
 def _counts(meta: dict[str, Any]) -> dict[str, int]:
@@ -377,13 +383,13 @@ async def _of_ended(
     if meta is not None and attempt_reporter.is_the_end(meta, detail):
         return _of_outcome(meta, detail)
     usage = Usage(**meta["usage"]) if meta is not None else None
-    found = detail.failure_reason()
-    is_missing = found.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED
+    reason = detail.failure_reason()
+    is_missing = reason.kind is OutcomeMissingError and detail.status is JobStatus.SUCCEEDED
     if is_missing and await _is_delivered(session, submission, index):
         sentence = "the function returned, and its result was delivered"
         usage = await _logged_usage(session, detail)
         return Explanation(RETURNED, sentence, "", usage=usage)
-    return replace(of_failure_reason(found), usage=usage)
+    return replace(of_failure_reason(reason), usage=usage)
 
 
 async def _is_delivered(session: Session, submission: Submission, index: int | None) -> bool:
@@ -448,11 +454,11 @@ async def _of_node(
     """Explain a node other than the main node, which determines the job's result."""
     meta = await _last_attempt(session, submission, index, detail)
     if meta is not None and meta["status"] != OutcomeStatus.TERMINATED:
-        found = _of_outcome(meta, detail)
-        if found.kind == RETURNED:
+        explanation = _of_outcome(meta, detail)
+        if explanation.kind == RETURNED:
             remedy = f"run `farcall result {submission.job_id}` to get the results of all nodes"
-            found = replace(found, remedy=remedy)
-        return found
+            explanation = replace(explanation, remedy=remedy)
+        return explanation
     return await explain_without_outcome(session, detail)
 
 
@@ -466,18 +472,18 @@ async def _of_array(session: Session, detail: JobDetail) -> Explanation:
     if detail.status is JobStatus.SUCCEEDED:
         return await _of_succeeded_array(session, detail)
     if detail.status is JobStatus.FAILED:
-        found = of_failure_reason(detail.failure_reason())
+        explanation = of_failure_reason(detail.failure_reason())
         words = f"{failed} of {detail.array_size} tasks failed"
         remedy = f"run `farcall list {detail.job_id} --state failed` to list them"
-        if found.kind == CANCELLED:
+        if explanation.kind == CANCELLED:
             words = f"{failed} of {detail.array_size} tasks were cancelled"
-            found = replace(found, message=f"{found.message} ({words})")
+            explanation = replace(explanation, message=f"{explanation.message} ({words})")
         elif detail.map_failure:
             words = f"a call of its map raised an exception: {detail.map_failure}"
-            found = replace(found, message=in_a_line(words), remedy=remedy)
+            explanation = replace(explanation, message=in_a_line(words), remedy=remedy)
         elif failed:
-            found = replace(found, message=words, remedy=remedy)
-        return replace(found, children=children)
+            explanation = replace(explanation, message=words, remedy=remedy)
+        return replace(explanation, children=children)
     return replace(await _of_unfinished_array(session, detail, counts), children=children)
 
 
@@ -519,11 +525,11 @@ async def _failed_children(session: Session, detail: JobDetail) -> tuple[FailedC
     page.sort(key=lambda child: (child.status_reason.startswith(_BY_MAP), child.index))
     ids = [child.job_id for child in page[:_FEW]]
     known = await session.backend.describe(ids)
-    found = [known[job_id] for job_id in ids if job_id in known]
-    why = await asyncio.gather(*(explain(session, child) for child in found))
+    failed = [known[job_id] for job_id in ids if job_id in known]
+    why = await asyncio.gather(*(explain(session, child) for child in failed))
     return tuple(
         FailedChild(child.job_id, each.error, each.message)
-        for child, each in zip(found, why, strict=True)
+        for child, each in zip(failed, why, strict=True)
     )
 
 
@@ -552,8 +558,8 @@ async def nodes_of(session: Session, detail: JobDetail) -> dict[int, JobDetail]:
     if not detail.groups:
         return {}
     ids = {detail.node_id(number): number for number in range(detail.nodes)}
-    found = await session.backend.describe(ids)
-    return {ids[job_id]: node for job_id, node in found.items()}
+    details = await session.backend.describe(ids)
+    return {ids[job_id]: node for job_id, node in details.items()}
 
 
 def unstarted(whole: JobDetail, number: int) -> JobDetail:

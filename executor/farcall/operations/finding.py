@@ -73,9 +73,9 @@ class Finder:
         word, part = (split[1], split[2] or "") if split else (reference, "")
         if _WHOLE.fullmatch(word) or await self._is_named(word):
             return reference, None
-        found = await self._by_id(word) if _BEGINNING.fullmatch(word) else []
+        by_id = await self._by_id(word) if _BEGINNING.fullmatch(word) else []
         named = await self._by_name(word, to_end=to_end) if _NAME.fullmatch(word) else []
-        jobs = {entry.detail.job_id: entry for entry in [*found, *named]}
+        jobs = {entry.detail.job_id: entry for entry in [*by_id, *named]}
         if not jobs:
             raise UnknownError(self._none(word))
         if len(jobs) > 1:
@@ -121,16 +121,16 @@ class Finder:
 
         If the jobs will be cancelled, unfinished jobs are returned if there are any.
         """
-        found: list[Entry] = []
+        matches: list[Entry] = []
         exact: list[Entry] = []
         async with contextlib.aclosing(self._pages(named=word)) as pages:
             async for page in pages:
                 entries = await self._catalog.recognize(page)
-                found += [entry for entry in entries if self._user in (None, entry.user)]
-                exact = [entry for entry in found if word in (entry.function, entry.detail.name)]
+                matches += [entry for entry in entries if self._user in (None, entry.user)]
+                exact = [entry for entry in matches if word in (entry.function, entry.detail.name)]
                 if exact and not to_end:
                     break
-        matching = exact or found
+        matching = exact or matches
         if to_end:
             going = [entry for entry in matching if not entry.detail.status.is_final]
             if going:

@@ -38,12 +38,12 @@ def word(detail: JobDetail) -> str:
 
 def counts(detail: JobDetail) -> dict[str, int]:
     """Return an array's task counts by state. Batch counts cancelled tasks as failed."""
-    found = {name: count for name, count in detail.status_summary.items() if count}
-    failed = found.pop(JobStatus.FAILED.value, 0)
+    task_counts = {name: count for name, count in detail.status_summary.items() if count}
+    failed = task_counts.pop(JobStatus.FAILED.value, 0)
     is_cancelled = state(detail) == CANCELLED
     cancelled = failed if is_cancelled else min(failed, detail.cancelled_with_map or 0)
     bad = {JobStatus.FAILED.value: failed - cancelled, CANCELLED: cancelled}
-    return found | {name: count for name, count in bad.items() if count}
+    return task_counts | {name: count for name, count in bad.items() if count}
 
 
 def detail_of(job: JobDetail) -> str:

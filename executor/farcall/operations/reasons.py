@@ -54,8 +54,8 @@ class Reasons:
         Raises:
             ServiceError: Batch refused a call. A refusal by S3 becomes the job's `Why.trouble`.
         """
-        found = await asyncio.gather(*(self._why(entry) for entry in entries))
-        return [replace(entry, why=why) for entry, why in zip(entries, found, strict=True)]
+        causes = await asyncio.gather(*(self._why(entry) for entry in entries))
+        return [replace(entry, why=why) for entry, why in zip(entries, causes, strict=True)]
 
     async def _why(self, entry: Entry) -> Why:
         detail = entry.detail
@@ -138,8 +138,8 @@ class Reasons:
             Errors by index, without cancelled tasks.
         """
         children = [child_of(parent, each) for each in listed]
-        found = await asyncio.gather(*map(self._reason, children))
-        pairs = zip(children, found, strict=True)
+        reasons = await asyncio.gather(*map(self._reason, children))
+        pairs = zip(children, reasons, strict=True)
         return {child.index: reason for child, reason in pairs if reason is not None}
 
     async def groups(self, parent: JobDetail) -> Groups:
@@ -155,8 +155,8 @@ class Reasons:
         groups = Groups()
         if parent.status_summary.get(JobStatus.FAILED.value):
             children = await self._failed_children(parent)
-            found = await asyncio.gather(*map(self._reason, children))
-            for child, reason in zip(children, found, strict=True):
+            reasons = await asyncio.gather(*map(self._reason, children))
+            for child, reason in zip(children, reasons, strict=True):
                 if reason is not None:
                     groups.add(child.index, reason)
         if parent.status.is_final:
@@ -165,14 +165,14 @@ class Reasons:
         return groups
 
     async def _failed_children(self, parent: JobDetail) -> list[JobDetail]:
-        found: list[JobDetail] = []
+        failed: list[JobDetail] = []
         pages = self._session.backend.list_children(parent.job_id, JobStatus.FAILED)
         async for page in pages:
             children = (child_of(parent, listed) for listed in page)
-            found += [child for child in children if not _was_ended(child)]
-            if len(found) >= _MOST_READ:
+            failed += [child for child in children if not _was_ended(child)]
+            if len(failed) >= _MOST_READ:
                 break
-        return sorted(found, key=lambda child: child.index)[:_MOST_READ]
+        return sorted(failed, key=lambda child: child.index)[:_MOST_READ]
 
     async def _reason(self, detail: JobDetail) -> Reason | None:
         """Return why a task failed; None if it has not failed or has not finished."""
@@ -198,7 +198,7 @@ class Reasons:
             store = self._session.stores.of(submission.where.bucket)
             async with self._places:
                 key = submission.where.outcome_key(index)
-                found = await outcomes.fetch(store, submission, key)
+                stored = await outcomes.fetch(store, submission, key)
         except envelope.EnvelopeError as error:
             return Reason.of_failure_reason(failure_reasons.unusable(error))
         except FarcallError as error:
@@ -207,9 +207,9 @@ class Reasons:
                 raise
             return None
         self._troubles.pop(detail.job_id, None)
-        if found is None or found.outcome.meta["status"] == OutcomeStatus.TERMINATED:
+        if stored is None or stored.outcome.meta["status"] == OutcomeStatus.TERMINATED:
             return None
-        return results.reason(found.outcome.meta)
+        return results.reason(stored.outcome.meta)
 
 
 def _at(texts: Sequence[str], index: int) -> str | None:

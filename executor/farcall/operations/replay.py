@@ -123,7 +123,7 @@ def _refuse_others(entry: Entry, whole: Submission) -> None:
 
 async def fetch(
     session: Session,
-    found: Found,
+    failed_call: Found,
     folder: Path,
     environment: dict[str, str],
     *,
@@ -134,7 +134,7 @@ async def fetch(
 
     Args:
         session: The event loop's session.
-        found: The task.
+        failed_call: The task.
         folder: An empty folder.
         environment: Variables to set for the call.
         call: Number of the call in the task, from 0; by default the first one without a result.
@@ -145,13 +145,13 @@ async def fetch(
         IntegrityError: The bundle differs from the submitted one.
         ServiceError: AWS refused a call.
     """
-    submission = found.submission
+    submission = failed_call.submission
     store = session.stores.of(submission.where.bucket)
     try:
-        pieces = await _parts(store, submission, found.index)
+        pieces = await _parts(store, submission, failed_call.index)
         bucket = folder / submission.where.bucket
-        objects = _shared(found, pieces)
-        manifest = found.bundle.packages()
+        objects = _shared(failed_call, pieces)
+        manifest = failed_call.bundle.packages()
         if manifest is not None:
             objects[submission.where.package_key(manifest.sha256.hex())] = manifest.size
         for key, size in objects.items():
@@ -164,13 +164,13 @@ async def fetch(
     order = Order(
         bundle=submission.where.url,
         digest=submission.digest,
-        number=found.index if found.bundle.entries > 1 else None,
+        number=failed_call.index if failed_call.bundle.entries > 1 else None,
         environment=environment,
-        call=found.call if call is None else call,
+        call=failed_call.call if call is None else call,
         debug=debug,
     )
 
-    await _write(bucket / submission.where.bundle_key, found.bundle.end, pieces)
+    await _write(bucket / submission.where.bundle_key, failed_call.bundle.end, pieces)
     async with aiofiles.open(folder / ORDER, "w") as file:
         await file.write(json.dumps(order._asdict()))
 
@@ -185,7 +185,7 @@ async def _write(path: Path, size: int, pieces: Iterable[_Piece]) -> None:
             await file.write(data)
 
 
-def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
+def _shared(failed_call: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
     """Return keys and sizes of the shared values that function and arguments refer to.
 
     Raises:
@@ -193,9 +193,9 @@ def _shared(found: Found, pieces: Sequence[_Piece]) -> dict[str, int]:
     """
     *_, function, arguments = (data for _, data in pieces)
     wanted = {*envelope.references(function), *envelope.references(arguments)}
-    where = found.submission.where
+    where = failed_call.submission.where
     return {
-        where.shared_key(value.sha256.hex(), found.bundle.shared(value)): value.size
+        where.shared_key(value.sha256.hex(), failed_call.bundle.shared(value)): value.size
         for value in wanted
     }
 

@@ -50,8 +50,8 @@ async def plan(session: Session, settings: Settings, job_id: str, *, failed: boo
         FarcallError: The job cannot be retried.
         ServiceError: AWS refused a call.
     """
-    found = await plan_for(session, settings, job_id)
-    chosen = found.failed_alone() if failed else found
+    retry_plan = await plan_for(session, settings, job_id)
+    chosen = retry_plan.failed_alone() if failed else retry_plan
     chosen.refuse()
     return chosen
 
@@ -108,16 +108,16 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
         "retries": [],
     }
     try:
-        found = await plan_for(session, settings, job_id)
+        retry_plan = await plan_for(session, settings, job_id)
         view |= {
-            "function": found.function,
-            "tasks": len(found.tasks),
-            "total": found.total,
-            "unfinished": found.unfinished,
-            "cancelled": found.ended,
-            "retries": [each.job_id for each in found.retries],
+            "function": retry_plan.function,
+            "tasks": len(retry_plan.tasks),
+            "total": retry_plan.total,
+            "unfinished": retry_plan.unfinished,
+            "cancelled": retry_plan.ended,
+            "retries": [each.job_id for each in retry_plan.retries],
         }
-        found.refuse()
+        retry_plan.refuse()
     except (ServiceError, JobLostError):
         raise
     except FarcallError as error:
@@ -125,11 +125,11 @@ async def preview(session: Session, settings: Settings, job_id: str) -> dict[str
     texts = {each.name: each.text for each in describe()}
     return {
         **view,
-        "message": found.summary(found.settings),
+        "message": retry_plan.summary(retry_plan.settings),
         "options": [
             {
                 "name": name,
-                "value": getattr(found.settings, name),
+                "value": getattr(retry_plan.settings, name),
                 "unit": _UNITS.get(name, ""),
                 "help": texts[name],
             }
@@ -150,6 +150,6 @@ async def jobs_of(session: Session, queues: Collection[str], run_name: str) -> l
         ServiceError: AWS refused a call.
     """
     query = Query(run=run_name, states=frozenset({"FAILED", json_view.CANCELLED}))
-    found = [entry async for entry in Catalog(session.backend).find(queues, query)]
-    found.reverse()
-    return [entry for entry in found if not entry.is_command]
+    entries = [entry async for entry in Catalog(session.backend).find(queues, query)]
+    entries.reverse()
+    return [entry for entry in entries if not entry.is_command]

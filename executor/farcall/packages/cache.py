@@ -65,11 +65,13 @@ def _is_own() -> bool:
     try:
         place = folder()
         place.mkdir(mode=_MODE, parents=True, exist_ok=True)
-        found = place.lstat()
+        status = place.lstat()
     except (OSError, RuntimeError):  # the home folder is unknown
         return False
     is_own = (
-        stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & _OTHERS
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not status.st_mode & _OTHERS
     )
     if not is_own:
         _log.debug("%s is not used: other users could write to it", place)

@@ -221,13 +221,13 @@ def find(settings: Settings) -> Environment:
 
 
 def lacking(
-    settings: Settings, found: Environment | None, requirements: Iterable[str]
+    settings: Settings, environment: Environment | None, requirements: Iterable[str]
 ) -> list[str]:
     """Return the requirements that an environment does not meet yet.
 
     Args:
         settings: The options.
-        found: The environment, in addition to the runtime; None for none.
+        environment: The environment, in addition to the runtime; None for none.
         requirements: Requirements such as ``numpy>=2``.
 
     Raises:
@@ -235,7 +235,7 @@ def lacking(
     """
     target = Target(settings.architecture)
     here = runtime_archive.versions()
-    here |= {item.name: item.version for item in found.items} if found else {}
+    here |= {item.name: item.version for item in environment.items} if environment else {}
     excluded = {canonicalize_name(name) for name in settings.exclude_packages}
     more = []
     for text in requirements:
@@ -333,8 +333,8 @@ def _used(
     def distributions(modules: Iterable[str]) -> set[str]:
         return {canonicalize_name(each) for name in modules for each in owners.get(name, ())}
 
-    found = distributions(loaded) - _required(every, imported.PROGRAMS)
-    wanted_here = _required(every, found | (distributions(named) - _OURS))
+    imported_names = distributions(loaded) - _required(every, imported.PROGRAMS)
+    wanted_here = _required(every, imported_names | (distributions(named) - _OURS))
     return {name: item for name, item in every.items() if name in wanted_here}
 
 
@@ -359,17 +359,17 @@ def _required(every: Mapping[str, Item], names: Iterable[str]) -> set[str]:
     return {name for name, _ in seen}
 
 
-def _note(found: Found) -> Item:
+def _note(distribution: Found) -> Item:
     """Return the metadata of an installed distribution, and cache it."""
-    key = cache.key_of("installed", found.stamp, _BUILDER)
-    noted = cache.read(key) if not found.stamp.endswith(":") else None
+    key = cache.key_of("installed", distribution.stamp, _BUILDER)
+    noted = cache.read(key) if not distribution.stamp.endswith(":") else None
     if noted is None:
-        about = installed.describe(found)
-        if not found.stamp.endswith(":"):
+        about = installed.describe(distribution)
+        if not distribution.stamp.endswith(":"):
             cache.write(key, {"about": asdict(about)})
     else:
         about = About(**{**noted["about"], "requires": tuple(noted["about"]["requires"])})
-    return Item(found.key, about.version, key, found, about, packed=_packed(noted))
+    return Item(distribution.key, about.version, key, distribution, about, packed=_packed(noted))
 
 
 def _left_out(item: Item, needed: Mapping[str, bool], target: Target) -> str:
@@ -465,11 +465,11 @@ def fetch(items: Sequence[Item], target: Target, folder: Path) -> list[Item]:
             raise _explain(error, pins, target, source) from error
         there = {each.key: each for each in installed.scan([str(prefix / installed.SITE)])}
         for item in some:
-            found = there.get(item.name)
-            if found is None:
+            distribution = there.get(item.name)
+            if distribution is None:
                 raise FarcallError(f"uv fetched something other than {item.pin}")
-            about = installed.describe(found)
-            done.append(replace(item, found=found, about=about, version=about.version))
+            about = installed.describe(distribution)
+            done.append(replace(item, found=distribution, about=about, version=about.version))
     return done
 
 

@@ -35,18 +35,18 @@ def modules(settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     Raises:
         SettingsError: A folder of the option ``sources`` does not exist.
     """
-    found = sources.find(settings.sources or sources.AUTO, settings.exclude_sources)
-    named = frozenset() if found is None else _named(found)
+    project = sources.find(settings.sources or sources.AUTO, settings.exclude_sources)
+    named = frozenset() if project is None else _named(project)
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     return named, frozenset(loaded - named)
 
 
-def _named(found: Sources) -> frozenset[str]:
+def _named(project: Sources) -> frozenset[str]:
     """Return the imports of the project's loaded modules and of modules they import."""
     tops: dict[str, list[File]] = {}
     main = sources.main_file()
-    for file in found.files:
-        for start in found.path:
+    for file in project.files:
+        for start in project.path:
             is_code = file.path.endswith(".py") or file.path == main
             if is_code and file.place.startswith(f"{start}/"):
                 first = file.place[len(start) + 1 :].partition("/")[0].removesuffix(".py")
@@ -87,11 +87,11 @@ def _names_in_file(path: str, _size: int, _changed: int) -> AbstractSet[str]:
 
 def _names_in(text: str) -> set[str]:
     """Return the top-level modules that a source imports; texts may add others."""
-    found = set()
+    module_names = set()
     for each in _IMPORT.finditer(text):
         if each["base"]:
-            found.add(each["base"].partition(".")[0])
+            module_names.add(each["base"].partition(".")[0])
         else:
             parts = (part.split() for part in each["names"].split(","))
-            found |= {words[0].partition(".")[0] for words in parts if words}
-    return found
+            module_names |= {words[0].partition(".")[0] for words in parts if words}
+    return module_names

@@ -105,11 +105,11 @@ class About:
 
 def scan(path: Sequence[str] | None = None) -> list[Found]:
     """Return the first distribution of each name on a path, as in Python's imports."""
-    found: dict[str, Found] = {}
+    distributions: dict[str, Found] = {}
     for entry in sys.path if path is None else path:
         for each in _in_folder(entry or os.curdir):
-            found.setdefault(each.key, each)
-    return sorted(found.values())
+            distributions.setdefault(each.key, each)
+    return sorted(distributions.values())
 
 
 def _in_folder(folder: str) -> Iterator[Found]:
@@ -128,13 +128,13 @@ def _key(name: str) -> str:
     return canonicalize_name(name.rpartition(".")[0].partition("-")[0])
 
 
-def describe(found: Found) -> About:
+def describe(distribution: Found) -> About:
     """Read a distribution's metadata, without running any of its code."""
-    info = found.info
+    info = distribution.info
     if info.suffix != ".dist-info":
-        return _describe_egg(found)
+        return _describe_egg(distribution)
     metadata = message_from_string(_read(info / "METADATA"))
-    name, version = metadata.get("Name", found.key), metadata.get("Version", "")
+    name, version = metadata.get("Name", distribution.key), metadata.get("Version", "")
     if not version:
         return About(name, "", problem="has no METADATA; reinstall it")
     wheel = message_from_string(_read(info / "WHEEL"))
@@ -156,13 +156,13 @@ def describe(found: Found) -> About:
     )
 
 
-def _describe_egg(found: Found) -> About:
-    info = found.info
+def _describe_egg(distribution: Found) -> About:
+    info = distribution.info
     is_here = info.suffix == ".egg-link" or not _is_site(info.parent)
     is_editable = is_here and info.suffix != ".egg"
     metadata = message_from_string(_read(info / "PKG-INFO") or _read(info))
     return About(
-        metadata.get("Name", found.key),
+        metadata.get("Name", distribution.key),
         metadata.get("Version", ""),
         is_editable=is_editable,
         problem="" if is_editable else _NO_RECORD,
@@ -196,13 +196,13 @@ def _read(path: Path) -> str:
 # --- files -----------------------------------------------------------------------------------
 
 
-def content(found: Found, about: About) -> list[File]:
+def content(distribution: Found, about: About) -> list[File]:
     """Return a distribution's synced files, with their paths in a job's environment.
 
     Raises:
         SettingsError: A file is missing, or has no path in a job's environment.
     """
-    info = found.info
+    info = distribution.info
     scripts = _scripts(info)
     files: list[File] = []
     rows: list[list[str]] = []

@@ -57,11 +57,11 @@ def seal(target: Target, folder: Path) -> tuple[tuple[str, int], Callable[[], Ar
 
 def versions() -> dict[str, str]:
     """Return the versions of the distributions in the archive, by name."""
-    found = {}
+    version_of = {}
     for name in (*_PURE, _COMPILED):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            version_of[name] = importlib.metadata.version(name)
+    return version_of
 
 
 def _make(target: Target, folder: Path) -> Archive:
@@ -109,27 +109,27 @@ def _find(name: str, here: Mapping[str, installed.Found]) -> installed.Found:
     )
 
 
-def _files(found: installed.Found) -> Iterator[File]:
+def _files(distribution: installed.Found) -> Iterator[File]:
     """Yield a distribution's modules and metadata, without its scripts."""
-    about = installed.describe(found)
+    about = installed.describe(distribution)
     if about.problem:
         raise FarcallError(f"{about.name} {about.problem}; or set image")
-    for file in installed.content(found, about):
+    for file in installed.content(distribution, about):
         inside = file.name.removeprefix(f"{installed.SITE}/")
         if inside != file.name:
             yield file._replace(name=inside)
 
 
-def _is_fit(found: installed.Found, target: Target) -> bool:
+def _is_fit(distribution: installed.Found, target: Target) -> bool:
     """Return whether a locally installed distribution works in the jobs.
 
     One installed by conda, or compiled here, may need a newer libc than the image's.
     """
     try:
-        wheel = (found.info / "WHEEL").read_text(encoding="utf-8")
+        wheel = (distribution.info / "WHEEL").read_text(encoding="utf-8")
     except OSError:
         return False
-    return target.is_here and _PORTABLE in wheel and not installed.describe(found).is_conda
+    return target.is_here and _PORTABLE in wheel and not installed.describe(distribution).is_conda
 
 
 def _fetched(version: str, target: Target, place: Path) -> Iterator[File]:
@@ -141,5 +141,5 @@ def _fetched(version: str, target: Target, place: Path) -> Iterator[File]:
             f"{pin} cannot be fetched for {target}: {error}. Set architecture to the jobs' "
             "architecture, or image to one built from farcall's Dockerfile"
         ) from error
-    for found in installed.scan([str(place / installed.SITE)]):
-        yield from _files(found)
+    for distribution in installed.scan([str(place / installed.SITE)]):
+        yield from _files(distribution)

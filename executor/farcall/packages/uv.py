@@ -88,14 +88,14 @@ def find() -> str:
     if importlib.util.find_spec("uv") is not None:
         with contextlib.suppress(FileNotFoundError):
             return str(importlib.import_module("uv").find_uv_bin())
-    found = shutil.which("uv")
-    if found is None:
+    path = shutil.which("uv")
+    if path is None:
         raise SettingsError(
             "uv is not installed: it fetches packages that are not installed here for the jobs' "
             "platform. Run `pip install uv`",
             option="packages",
         )
-    return found
+    return path
 
 
 def compile_pins(

@@ -99,15 +99,15 @@ def resolve_file(path: Path, extra: Sequence[str], target: Target) -> Pins:
         _check_project(path)
     read = _included(path)
     source = Source(path.parent, tuple(read.options))
-    found = _resolve([str(path), *extra], [], target, source, read.files)
+    resolved = _resolve([str(path), *extra], [], target, source, read.files)
     # uv writes the hashes of the index.
     pins = [
         pin._replace(line=f"{pin.line.partition(' --hash')[0]} {read.hashes[pin.name]}")
         if pin.name in read.hashes
         else pin
-        for pin in found.pins
+        for pin in resolved.pins
     ]
-    return found._replace(pins=pins)
+    return resolved._replace(pins=pins)
 
 
 def _check_project(path: Path) -> None:
@@ -206,13 +206,13 @@ def _surroundings() -> list[str]:
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
-    found = {}
+    digests = {}
     for path in paths:
         try:
-            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            digests[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError:
             continue
-    return found
+    return digests
 
 
 class _Included(NamedTuple):

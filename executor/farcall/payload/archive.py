@@ -101,11 +101,11 @@ class _Entry:
     """A file, folder or link at a path of the archive."""
 
     path: Path
-    found: os.stat_result
+    status: os.stat_result
 
     @property
     def is_folder(self) -> bool:
-        return stat.S_ISDIR(self.found.st_mode)
+        return stat.S_ISDIR(self.status.st_mode)
 
 
 def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
@@ -134,7 +134,7 @@ def pack(sources: Iterable[Source], cache_dir: str) -> Archive:
         with contextlib.suppress(OSError):  # unwritten data may not fit on the disk
             file.close()
         raise
-    files = sum(stat.S_ISREG(entry.found.st_mode) for entry in entries.values())
+    files = sum(stat.S_ISREG(entry.status.st_mode) for entry in entries.values())
     return Archive(file, digest, size, files, unpacked)
 
 
@@ -146,17 +146,17 @@ def _entries(source: Source) -> Iterator[tuple[str, _Entry]]:
     target = _target(source)
     try:
         root = source.path.expanduser().resolve(strict=True)
-        found = root.stat()
+        status = root.stat()
     except (OSError, RuntimeError) as error:  # RuntimeError: circular links, no home
         raise SettingsError(
             f"workspace {str(source.path)!r} cannot be read ({_why(error)}). Name an existing "
             "folder, or omit the option",
             option="workspace",
         ) from error
-    if stat.S_ISREG(found.st_mode):
-        yield target or source.path.name, _Entry(root, found)
+    if stat.S_ISREG(status.st_mode):
+        yield target or source.path.name, _Entry(root, status)
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise SettingsError(
             f"workspace {str(source.path)!r} is neither a folder nor a file",
             option="workspace",
@@ -229,7 +229,7 @@ def _ignore(root: Path) -> Ignore:
 
 
 def _is_kept(entry: _Entry) -> bool:
-    return stat.S_IFMT(entry.found.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+    return stat.S_IFMT(entry.status.st_mode) in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 
 
 def _check_parents(entries: dict[str, _Entry]) -> None:
@@ -249,9 +249,9 @@ def _check_parents(entries: dict[str, _Entry]) -> None:
 
 def _check_size(entries: dict[str, _Entry]) -> int:
     sizes = {
-        name: entry.found.st_size
+        name: entry.status.st_size
         for name, entry in entries.items()
-        if stat.S_ISREG(entry.found.st_mode)
+        if stat.S_ISREG(entry.status.st_mode)
     }
     total = sum(sizes.values())
     if total < LARGE_BYTES:
@@ -329,18 +329,18 @@ def _write(file: BinaryIO, entries: dict[str, _Entry], cache_dir: str) -> tuple[
 def _add(tar: tarfile.TarFile, name: str, entry: _Entry) -> None:
     info = tarfile.TarInfo(name)
     info.mtime = _MOMENT
-    info.mode = entry.found.st_mode & _MODE
+    info.mode = entry.status.st_mode & _MODE
     if entry.is_folder:
         info.type = tarfile.DIRTYPE
         info.mode |= _FOLDER_MODE
         tar.addfile(info)
-    elif stat.S_ISLNK(entry.found.st_mode):
+    elif stat.S_ISLNK(entry.status.st_mode):
         info.type = tarfile.SYMTYPE
         info.mode = _MODE  # some systems store modes of links
         info.linkname = _link(entry.path)
         tar.addfile(info)
     else:
-        info.size = entry.found.st_size
+        info.size = entry.status.st_size
         _add_file(tar, info, entry.path)
 
 

@@ -154,12 +154,12 @@ def read(data: Buffer, entries: int) -> list[str]:
         IntegrityError: The data cannot be read, or does not match the tasks.
     """
     try:
-        found = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
+        texts = json.loads(zlib.decompressobj().decompress(data, _MOST_BYTES))
     except (zlib.error, ValueError, RecursionError) as error:
         raise envelope.IntegrityError("the call descriptions cannot be read") from error
-    if not isinstance(found, list) or len(found) != entries:
+    if not isinstance(texts, list) or len(texts) != entries:
         raise envelope.IntegrityError("the call descriptions do not match the tasks")
-    return [_checked(str(text)) for text in found]
+    return [_checked(str(text)) for text in texts]
 
 
 def _checked(text: str) -> str:
@@ -188,8 +188,8 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return list(code.co_varnames[: code.co_argcount])
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     with contextlib.suppress(TypeError, ValueError):  # a built-in without a signature
-        found = inspect.signature(function).parameters.values()
-        return [each.name for each in found if each.kind in positional]
+        parameters = inspect.signature(function).parameters.values()
+        return [each.name for each in parameters if each.kind in positional]
     return []
 
 

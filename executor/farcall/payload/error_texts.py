@@ -106,7 +106,7 @@ class Group:
         """Common text of the reasons, with ``...`` where they differ."""
         places = itertools.count()
         return _VARYING.sub(
-            lambda found: "..." if next(places) in self.varying else found[0], self.reason.text
+            lambda match: "..." if next(places) in self.varying else match[0], self.reason.text
         )
 
     def add(self, reason: Reason, count: int) -> None:

@@ -274,17 +274,17 @@ def _texts(pattern: str) -> list[str]:
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
     """Parse a character class after its ``[``; return its regex and its end."""
-    found = re.compile(r"(\^?)((?:\\.|[^\]\\])+)\]", re.DOTALL).match(pattern, at)
-    if found is None:
+    match = re.compile(r"(\^?)((?:\\.|[^\]\\])+)\]", re.DOTALL).match(pattern, at)
+    if match is None:
         raise ValueError("the [ is not closed")
     inside = re.sub(
         r"\\(.)|([^-])",
         lambda part: re.escape(part[1] or part[2]),
-        found[2],
+        match[2],
         flags=re.DOTALL,
     )
     try:
         re.compile(f"[{inside}]")
     except re.error as error:
         raise ValueError(str(error)) from error
-    return f"[{found[1]}{inside}]", found.end()
+    return f"[{match[1]}{inside}]", match.end()

@@ -236,11 +236,11 @@ class _Reader(ast.NodeVisitor):
         self._class = ""
         self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         self._globals: set[str] = set()
-        self._found: list[tuple[str, str, str, bool]] = []
+        self._changes: list[tuple[str, str, str, bool]] = []
 
     def finish(self) -> None:
         """Resolve the changes' names, when all imports are known."""
-        for name, place, owner, is_local in self._found:
+        for name, place, owner, is_local in self._changes:
             root, _, rest = name.partition(".")
             path = self._source.imports.get(root, "")
             if root in ("self", "cls") and owner and is_local:
@@ -261,7 +261,7 @@ class _Reader(ast.NodeVisitor):
         """Record the change of a dotted name."""
         root = name.partition(".")[0]
         is_local = root not in self._globals and self._is_local(root)
-        self._found.append((name, self._place, self._class, is_local))
+        self._changes.append((name, self._place, self._class, is_local))
 
     def _is_local(self, name: str) -> bool:
         """Return whether a name is not the module's variable."""
@@ -395,7 +395,7 @@ class _Reader(ast.NodeVisitor):
         if isinstance(container, ast.Call):
             function = _last(container.func)
             if function == "globals":
-                self._found.append((ANY, self._place, "", False))
+                self._changes.append((ANY, self._place, "", False))
             elif function == "vars" and container.args:
                 self._change(f"{_dotted(container.args[0])}.{ANY}")
             return

@@ -108,9 +108,9 @@ def _innermost(name: str, value: Any, trouble: BaseException) -> tuple[str, Any,
         if _advice(value) != _OTHERWISE or _is_own(value):
             break
         for suffix, part in itertools.islice(_parts(value), _WIDEST):
-            found = _trouble(part)
-            if found is not None:
-                name, value, trouble = name + suffix, part, found
+            part_trouble = _trouble(part)
+            if part_trouble is not None:
+                name, value, trouble = name + suffix, part, part_trouble
                 break
         else:
             break

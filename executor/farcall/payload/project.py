@@ -115,13 +115,13 @@ class Pickling:
     @functools.cached_property
     def _assignments(self) -> Assignments:
         """Assignments in the modules that are sent, and in the script."""
-        found = [module_source.read(each) for each in self._sent.values()]
+        modules = [module_source.read(each) for each in self._sent.values()]
         if self._script is not None:
             package = str(getattr(sys.modules[MAIN], "__package__", None) or "")
             statements = tuple(self._script.statements)
             is_program = not self._script.is_guarded
-            found.append(module_source.read_statements(MAIN, package, statements, is_program))
-        return assignments.of(tuple(each for each in found if each is not None))
+            modules.append(module_source.read_statements(MAIN, package, statements, is_program))
+        return assignments.of(tuple(each for each in modules if each is not None))
 
     def _set_in(self, module: ModuleType) -> dict[str, Any]:
         """Return the variables of a module that are set in the job."""
@@ -246,13 +246,13 @@ def _names(sources: Sources) -> list[str]:
                 first, _, rest = file.place[len(place) + 1 :].partition("/")
                 if rest or first.endswith(".py"):
                     tops[first.removesuffix(".py")] = None
-    found = []
+    names = []
     for name in tops:
         module = sys.modules.get(name)
         file_here = getattr(module, "__file__", None) if module is not None else ""
         if module is None or (file_here and sources.place_of(file_here)):
-            found.append(name)
-    return [each for each in found if each.isidentifier()]
+            names.append(name)
+    return [each for each in names if each.isidentifier()]
 
 
 _seen: set[str] = set()
@@ -393,8 +393,8 @@ class _CallerRules(Rules):
     def is_constant(self, module: str, name: str) -> bool:
         if module == MAIN:
             return self._script is not None and self._script.is_constant(name)
-        found = self._sent.get(module)
-        return found is not None and name in _constants_of(str(found.__file__))
+        loaded = self._sent.get(module)
+        return loaded is not None and name in _constants_of(str(loaded.__file__))
 
     def sentinel(self, value: Any) -> tuple[str, str] | None:
         if self._sources is None or not self.is_known_by_identity(value):

@@ -131,8 +131,7 @@ def read(
     """Turn a verified outcome into results. Call it in a separate thread.
 
     A value's own code may raise any exception while it is unpickled; that exception becomes the
-    error
-    of its call only. Outside the main thread, no `KeyboardInterrupt` is a real Ctrl-C.
+    error of its call only. Outside the main thread, no `KeyboardInterrupt` is a real Ctrl-C.
 
     Args:
         meta: The outcome's description.
@@ -152,50 +151,50 @@ def read(
     records = meta["results"]
     parts = envelope.unpack(value) if records else []
     shares = _shares(meta, job)
-    found = []
+    results = []
     for record in records:
         own = next(shares)
         if why is not None and was_stopped(record):
-            found.append(_cut_off(why, own))
+            results.append(_cut_off(why, own))
         else:
             first, count = record["first"], record["count"]
-            found.append(_read_one(record, parts[first : first + count], own))
+            results.append(_read_one(record, parts[first : first + count], own))
     if why is not None and meta["begun"] > len(records):
-        found.append(_cut_off(why, next(shares)))
-    return found
+        results.append(_cut_off(why, next(shares)))
+    return results
 
 
 def complete(
-    found: list[Result],
+    begun: list[Result],
     meta: dict[str, Any],
     job: About,
     calls: int,
     why: FailureReason | None = None,
 ) -> list[Result]:
     """Add a result for each call that did not begin to the results of `read`."""
-    if len(found) >= calls:
-        return found
+    if len(begun) >= calls:
+        return begun
     if meta["status"] in (OutcomeStatus.DONE, OutcomeStatus.REFUSED):  # none could run
-        return found * calls
+        return begun * calls
     why = why or of_process(meta)
     records = meta["results"]
     was_cut_off = meta["begun"] > len(records) or (records and was_stopped(records[-1]))
-    where = f" in call {len(found)}" if was_cut_off else ""
+    where = f" in call {len(begun)}" if was_cut_off else ""
     job, reason = job.of(b"", b""), Reason.of_failure_reason(why)
     left = []
-    for number in range(len(found) + 1, calls + 1):
+    for number in range(len(begun) + 1, calls + 1):
         sentence = f"call {number} of {calls} in the task did not start: {why.sentence}{where}"
         left.append(Result(error=replace(why, sentence=sentence).error(job), reason=reason))
-    return found + left
+    return begun + left
 
 
-def shared(found: list[Result], meta: dict[str, Any], job: About) -> list[Result]:
+def shared(results: list[Result], meta: dict[str, Any], job: About) -> list[Result]:
     """Return the same results, each with its part of the job's output."""
     if meta["status"] == OutcomeStatus.REFUSED:
-        return [each._replace(stdout=job.stdout, stderr=job.stderr) for each in found]
-    begun = zip(found, _shares(meta, job), strict=False)
+        return [each._replace(stdout=job.stdout, stderr=job.stderr) for each in results]
+    begun = zip(results, _shares(meta, job), strict=False)
     told = [each._replace(stdout=own.stdout, stderr=own.stderr) for each, own in begun]
-    return told + found[len(told) :]
+    return told + results[len(told) :]
 
 
 def _shares(meta: dict[str, Any], job: About) -> Iterator[About]:
@@ -235,12 +234,12 @@ def of_node(meta: dict[str, Any]) -> FailureReason:
     """Return how a node failed, from its outcome, without unpickling."""
     status = meta["status"]
     if status == OutcomeStatus.REFUSED:
-        found = exit_codes.refused(meta, About("", ""))
+        failure = exit_codes.refused(meta, About("", ""))
     elif status == OutcomeStatus.DONE:
-        found = _of_bad_call(meta)
+        failure = _of_bad_call(meta)
     else:
-        found = of_process(meta)
-    return replace(found, sentence=f"node {meta['node']} failed: {found.sentence}")
+        failure = of_process(meta)
+    return replace(failure, sentence=f"node {meta['node']} failed: {failure.sentence}")
 
 
 def reason(meta: dict[str, Any]) -> Reason | None:
@@ -487,12 +486,12 @@ def _failed(
     number: int, main: NodeEnd, others: Sequence[NodeEnd]
 ) -> list[tuple[NodeEnd, BaseException]]:
     """Return the nodes on which a call failed by itself, in the order of their ends."""
-    found = []
+    failed_ends = []
     for end in sorted((main, *others), key=lambda end: end.ended_at):
         error = end.results[number].error
         if error is not None and not end.was_stopped:
-            found.append((end, error))
-    return found
+            failed_ends.append((end, error))
+    return failed_ends
 
 
 def _note(error: BaseException, rest: Sequence[tuple[NodeEnd, BaseException]]) -> None:

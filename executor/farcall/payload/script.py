@@ -150,15 +150,15 @@ class Script:
         Returns:
             Whether a single statement binds it, and the job did not run that statement before.
         """
-        found = [
+        statements = [
             (part, number)
             for part in self._parts
             for number, statement in enumerate(part.statements[: part.done])
             if name in bound_names([statement])
         ]
-        if len(found) != 1 or name in self._set_elsewhere:
+        if len(statements) != 1 or name in self._set_elsewhere:
             return False
-        ((part, number),) = found
+        ((part, number),) = statements
         if not isinstance(part.statements[number], ast.Assign | ast.AnnAssign):
             return False
         part.runs.add(number)
@@ -408,10 +408,10 @@ def _is_type_alias(statement: ast.Assign | ast.AnnAssign) -> bool:
     if value is None or not all(isinstance(each, _TYPE_NODES) for each in ast.walk(value)):
         return False
     variables = vars(sys.modules[MAIN])
-    found = [variables.get(name) for name in bound_names([statement])]
-    if not found:  # it sets an attribute or an item
+    values = [variables.get(name) for name in bound_names([statement])]
+    if not values:  # it sets an attribute or an item
         return False
-    return all(isinstance(each, type) or get_origin(each) is not None for each in found)
+    return all(isinstance(each, type) or get_origin(each) is not None for each in values)
 
 
 _TYPE_NODES = (
@@ -466,13 +466,13 @@ def _names_in(statement: ast.stmt) -> set[str]:
 
 def _needs(statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
     """Return the names that a definition reads when it runs, except in its functions."""
-    found: set[str] = set()
+    names_read: set[str] = set()
     bound: set[str] = {statement.name}
     left: list[ast.AST] = [statement]
     while left:
         each = left.pop()
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
-            found.add(each.id)
+            names_read.add(each.id)
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             left += [*each.args.defaults, *filter(None, each.args.kw_defaults)]
             if not isinstance(each, ast.Lambda):
@@ -487,4 +487,4 @@ def _needs(statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
             left += [part for part in (each.target, each.value) if part is not None]
             continue
         left += ast.iter_child_nodes(each)
-    return found - bound
+    return names_read - bound

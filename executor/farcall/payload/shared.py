@@ -154,27 +154,27 @@ def take(
     Returns:
         The parts, for `envelope.pack`; and the distinct pieces that they refer to.
     """
-    found: dict[bytes, Piece] = {}
+    shared_pieces: dict[bytes, Piece] = {}
     taken: list[list[Buffer | Reference]] = []
     for number, pieces in enumerate(parts):
         left: list[Buffer | Reference] = []
         for piece in pieces:
             if len(piece) >= _least_bytes(piece) and not _is_spilled(piece, number):
                 digest = digests.of(piece)
-                if digest in found or digests.admit(digest):
+                if digest in shared_pieces or digests.admit(digest):
                     # Pieces that `put` has stored already take precedence over bytes in memory.
-                    found.setdefault(digest, Piece(digest, len(piece), piece))
+                    shared_pieces.setdefault(digest, Piece(digest, len(piece), piece))
                     left.append(Reference(digest, len(piece)))
                 else:
                     left.append(piece)
             elif number and isinstance(piece, memoryview) and _is_elsewhere(piece):
                 reference = piece.obj.reference  # type: ignore[attr-defined]
-                found[reference.sha256] = Piece(reference.sha256, reference.size, None)
+                shared_pieces[reference.sha256] = Piece(reference.sha256, reference.size, None)
                 left.append(reference)
             else:
                 left.append(piece)
         taken.append(left)
-    return taken, tuple(found.values())
+    return taken, tuple(shared_pieces.values())
 
 
 def _least_bytes(piece: Buffer) -> int:
@@ -195,8 +195,7 @@ class Value:
     """A value that is stored separately, and appears in arguments as the value itself.
 
     In the bucket, its objects are the same as if the value were passed directly; its small parts
-    are
-    stored with the arguments.
+    are stored with the arguments.
 
     Attributes:
         pieces: The pieces that are stored, or must be.

@@ -393,14 +393,14 @@ def _project_folders(roots: Iterable[str]) -> list[str]:
 
 def _loaded_in(root: str) -> list[str]:
     """Return the entries of a folder from which modules are loaded."""
-    found = {os.path.relpath(each, root).split(os.sep)[0] for each in _loaded_files(root)}
-    return sorted(found)
+    entries = {os.path.relpath(each, root).split(os.sep)[0] for each in _loaded_files(root)}
+    return sorted(entries)
 
 
 # --- finding them -------------------------------------------------------------------------------
 
 _lock = threading.RLock()
-_found: dict[str, tuple[tuple[Any, ...], Sources]] = {}
+_packed: dict[str, tuple[tuple[Any, ...], Sources]] = {}
 _by_digest: dict[str, Sources] = {}
 """Sent sources by digest, without the archives."""
 
@@ -441,10 +441,10 @@ def find(option: str | Sequence[str] | None, exclude: Sequence[str] = ()) -> Sou
         _warn_of_exclusion(walk)
         folders = walk.empty_folders
         stamp = sent, folders, path, tuple(roots)
-        before = _found.get(key)
+        before = _packed.get(key)
         if before is None or before[0] != stamp:
             made = _pack(walk, sent, folders, path, roots, tops)
-            before = _found[key] = stamp, made
+            before = _packed[key] = stamp, made
         _warn_of_private([each for each in before[1].left_out if PRIVATE in each.why])
         _remember(before[1])
         return before[1]
@@ -759,7 +759,7 @@ def localized(said: Any) -> Any:
     if isinstance(said, str):
         if runtime.MARKER not in said:
             return said
-        return _IN_JOB.sub(lambda found: local_path(found["digest"], found["place"]), said)
+        return _IN_JOB.sub(lambda match: local_path(match["digest"], match["place"]), said)
     if isinstance(said, dict):
         return {name: localized(value) for name, value in said.items()}
     return [*map(localized, said)] if isinstance(said, list) else said

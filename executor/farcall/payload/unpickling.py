@@ -137,9 +137,9 @@ def _find(module: str, qualname: str) -> type | None:
         return None
     try:
         # A module that another thread is importing may be waiting for this result.
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        part: Any = sys.modules.get(module) or importlib.import_module(module)
         for name in qualname.split("."):
-            found = getattr(found, name)
+            part = getattr(part, name)
     except BaseException:  # the module's own code, such as sys.exit()
         return None
-    return found if isinstance(found, type) else None
+    return part if isinstance(part, type) else None

@@ -163,8 +163,8 @@ class Bucket:
             )
         if isinstance(error, FileNotFoundError):
             return None
-        coded, found = _CODED.search(text), _STATUS.search(text)
-        code, status = coded[1] if coded else "", int(found[1]) if found else 0
+        coded, numbered = _CODED.search(text), _STATUS.search(text)
+        code, status = coded[1] if coded else "", int(numbered[1]) if numbered else 0
         if _WHOLE in text:
             return ServiceError(
                 f"{operation} of s3://{self.name}/{key} failed: the store returned the whole "

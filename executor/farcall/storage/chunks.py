@@ -122,18 +122,18 @@ class Written:
         out, err = [self._piece(stream, [self.tails[stream]], 0) for stream in STREAMS]
         return out, err
 
-    def _piece(self, stream: str, found: Iterable[bytes], size: int) -> Piece:
+    def _piece(self, stream: str, pieces: Iterable[bytes], size: int) -> Piece:
         """Join the last pieces of a stream: the outcome's, and the given chunks.
 
         Args:
             stream: The stream.
-            found: The pieces, in their order.
+            pieces: The pieces, in their order.
             size: Total size of the chunks among them in bytes.
         """
         record = self.records[stream]
         before, gaps = record["stored"] - size, record.get("gaps", ())
         notes = output.Notes(gaps, before)
-        data = b"".join([*(part for piece in found for part in notes.add(piece)), *notes.end()])
+        data = b"".join([*(part for piece in pieces for part in notes.add(piece)), *notes.end()])
         return Piece(data, before + output.noted_before(before, gaps) if before else 0)
 
     async def whole(self, store: Store) -> tuple[Piece, Piece]:
@@ -168,7 +168,7 @@ class Written:
 
     async def _end(self, store: Store, stream: str) -> Piece:
         number, size = self.records[stream]["chunks"], 0
-        found: deque[bytes] = deque([self.tails[stream]])
+        chunks: deque[bytes] = deque([self.tails[stream]])
         oldest = max(0, number - _MOST_END_CHUNKS)
         while number > oldest and size + len(self.tails[stream]) < END_BYTES:
             number -= 1
@@ -176,8 +176,8 @@ class Written:
             if chunk is None:
                 break
             size += len(chunk)
-            found.appendleft(chunk)
-        piece = self._piece(stream, found, size)
+            chunks.appendleft(chunk)
+        piece = self._piece(stream, chunks, size)
         more = len(piece.data) - END_BYTES
         if more <= 0 or not size:  # the outcome's bytes are here anyway
             return piece
@@ -238,8 +238,8 @@ class Written:
 
     async def _chunk(self, store: Store, stream: str, sequence: int) -> bytes | None:
         chunks = Chunks(store, self.submission, self.index)
-        found = await chunks.get(self.attempt, stream, sequence)
-        return None if found is None else found[0]
+        dated = await chunks.get(self.attempt, stream, sequence)
+        return None if dated is None else dated[0]
 
 
 class ChunkPlace(NamedTuple):
@@ -290,9 +290,9 @@ class Chunks:
         prefix = f"{self._submission.where.streams_prefix(self._index)}{below}"
         streams: dict[tuple[int, str], list[ChunkPlace]] = {}
         for name, stored in sorted((await self._store.list_stored(prefix)).items()):
-            found = chunk_in(f"{below}{name}")
-            if found is not None:
-                streams.setdefault(found[:2], []).append(ChunkPlace(*found, stored.at))
+            parts = chunk_in(f"{below}{name}")
+            if parts is not None:
+                streams.setdefault(parts[:2], []).append(ChunkPlace(*parts, stored.at))
         # S3's times have a resolution of a second, so a stream's own order must not depend on
         # them.
         order = heapq.merge(*streams.values(), key=lambda place: (place.attempt, place.at))
@@ -309,9 +309,9 @@ class Chunks:
         """
         wanted = list(places)
         reads = (self.get(*place[:3]) for place in wanted)
-        async with contextlib.aclosing(_ahead(reads, _PARALLEL)) as found:
+        async with contextlib.aclosing(_ahead(reads, _PARALLEL)) as chunks:
             for place in wanted:
-                read = await anext(found)
+                read = await anext(chunks)
                 if read is not None:
                     yield place, read[0]
 
@@ -326,10 +326,10 @@ class Chunks:
         key = submission.where.chunk_key(self._index, attempt, stream, sequence)
 
         async def read() -> tuple[bytes, datetime] | None:
-            found = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
-            if found is None:
+            dated = await store.get_dated(key, most=_LARGEST_CHUNK_BYTES)
+            if dated is None:
                 return None
-            data, at = found
+            data, at = dated
             return await verified(_opened, submission, key, data), at
 
         try:

@@ -63,8 +63,8 @@ async def examine(access: Aws, settings: Settings, time_limit_s: float) -> list[
         "versions": _versions(client, settings),
     }
     limited = (guarded(n, check, time_limit_s) for n, check in checks.items())
-    found = await asyncio.gather(*limited)
-    return [*first, *(finding for several in found for finding in several)]
+    results = await asyncio.gather(*limited)
+    return [*first, *(finding for several in results for finding in several)]
 
 
 async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
@@ -81,12 +81,12 @@ async def _locate(client: Any, access: Aws, name: str) -> list[Finding]:
     region = reply["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", access.region)
     if region == access.region:
         return [Finding("bucket", OK, f"{name}, in {region}")]
-    found = f"{name}, in {region}, but the jobs are in {access.region}"
+    text = f"{name}, in {region}, but the jobs are in {access.region}"
     remedy = (
         "this works, but transfers between regions cost money and take longer: set "
         "s3_bucket_name to a bucket in the jobs' region, or set region"
     )
-    return [Finding("bucket", WARNING, found, remedy)]
+    return [Finding("bucket", WARNING, text, remedy)]
 
 
 async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
@@ -121,8 +121,8 @@ async def _round_trip(access: Aws, settings: Settings) -> list[Finding]:
             or f"allow s3:{error.operation} under {settings.prefix}/, see `farcall policy client`"
         )
         return [Finding("bucket access", FAILED, parted(str(error))[0], remedy)]
-    found = f"an object under {settings.prefix}/ was written, read and deleted"
-    return [Finding("bucket access", OK, found)]
+    text = f"an object under {settings.prefix}/ was written, read and deleted"
+    return [Finding("bucket access", OK, text)]
 
 
 async def _overwrites(bucket: Bucket, key: str) -> list[Finding]:
@@ -185,8 +185,8 @@ async def _public(client: Any, name: str) -> list[Finding]:
     is_public = status.get("PolicyStatus", {}).get("IsPublic", False)
     if "RestrictPublicBuckets" in missing and is_public:
         return [Finding("public access", FAILED, "its policy grants public access", remedy)]
-    found = f"the bucket is not public, but public access is not blocked: {', '.join(missing)} off"
-    return [Finding("public access", WARNING, found, remedy)]
+    text = f"the bucket is not public, but public access is not blocked: {', '.join(missing)} off"
+    return [Finding("public access", WARNING, text, remedy)]
 
 
 async def _lifecycle(client: Any, settings: Settings) -> list[Finding]:
@@ -200,13 +200,13 @@ async def _lifecycle(client: Any, settings: Settings) -> list[Finding]:
     )
     if not days:
         place = f"under {where}" if where else "in the bucket"
-        found = f"no rule deletes leftover objects {place}, such as failed tasks"
-        return [Finding("lifecycle", WARNING, found, remedy)]
-    found = f"objects are deleted after {min(days)} days"
+        text = f"no rule deletes leftover objects {place}, such as failed tasks"
+        return [Finding("lifecycle", WARNING, text, remedy)]
+    text = f"objects are deleted after {min(days)} days"
     if min(days) < _KEPT_DAYS:
-        found += ", including those that jobs which wait or run longer need or share"
-        return [Finding("lifecycle", WARNING, found, f"keep them for {_ADVISED_DAYS} days")]
-    return [Finding("lifecycle", OK, found)]
+        text += ", including those that jobs which wait or run longer need or share"
+        return [Finding("lifecycle", WARNING, text, f"keep them for {_ADVISED_DAYS} days")]
+    return [Finding("lifecycle", OK, text)]
 
 
 async def _versions(client: Any, settings: Settings) -> list[Finding]:

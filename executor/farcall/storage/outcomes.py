@@ -66,17 +66,17 @@ async def fetch(
     """
 
     async def read() -> tuple[Outcome, datetime, int] | None:
-        found = await store.get_dated(key, size=size)
-        if found is None:
+        dated = await store.get_dated(key, size=size)
+        if dated is None:
             return None
-        data, at = found
+        data, at = dated
         opened = await verified(envelope.open_outcome, submission, key, data, threads)
         return opened, at, len(data)
 
-    found = await until_intact(read)
-    if found is None:
+    stored = await until_intact(read)
+    if stored is None:
         return None
-    outcome, at, length = found
+    outcome, at, length = stored
     if not is_success(outcome.meta):  # errors contain paths
         outcome = outcome._replace(meta=localized(outcome.meta))
     return Stored(outcome, at, length)

@@ -33,11 +33,11 @@ def new(size: int) -> Stored:
     return Stored(size, datetime.now(UTC))
 
 
-def is_kept(found: Stored | None, size: int) -> bool:
+def is_kept(stored: Stored | None, size: int) -> bool:
     """Return whether an object is complete, and will exist for as long as a job may wait."""
-    if found is None or found.size != size:
+    if stored is None or stored.size != size:
         return False
-    return datetime.now(UTC) - found.at < FRESH
+    return datetime.now(UTC) - stored.at < FRESH
 
 
 async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool:
@@ -56,8 +56,8 @@ async def verify(store: Store, prefix: str, sha256: str, size: int) -> bool:
         SettingsError: The bucket does not exist.
         ServiceError: S3 refused or could not be reached.
     """
-    found = await store.head(f"{prefix}{sha256}")
-    return found is not None and is_kept(found, size) and found.sha256 == sha256
+    stored = await store.head(f"{prefix}{sha256}")
+    return stored is not None and is_kept(stored, size) and stored.sha256 == sha256
 
 
 async def confirm(store: Store, root: str, fact: Sequence[Any]) -> None:

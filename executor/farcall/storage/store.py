@@ -209,8 +209,8 @@ class Store(Deletions):
         except ServiceError as error:
             # On a second attempt, this error means that the first one succeeded and its response
             # was lost, because no other client knows the upload.
-            found = None if error.code != NO_UPLOAD else await self.head(key)
-            if found is None or found.size != size:
+            stored = None if error.code != NO_UPLOAD else await self.head(key)
+            if stored is None or stored.size != size:
                 raise
 
     async def _abort(self, key: str, upload: str) -> None:
@@ -241,8 +241,8 @@ class Store(Deletions):
         Raises:
             envelope.IntegrityError: The object has another size, or exceeds the maximum size.
         """
-        found = await self.get_dated(key, size)
-        return None if found is None else found[0]
+        dated = await self.get_dated(key, size)
+        return None if dated is None else dated[0]
 
     async def receipted(self, submission: Submission, keys: Iterable[str]) -> set[int]:
         """Return the tasks whose results a client has collected, from its receipts.
@@ -254,12 +254,12 @@ class Store(Deletions):
         Raises:
             ServiceError: S3 refused.
         """
-        found: set[int] = set()
+        indexes: set[int] = set()
         for key in keys:
             try:
                 got = await self.get_dated(key, most=_RECEIPT_BYTES)
                 if got is not None:
-                    found |= envelope.receipted(submission.key, key, got[0], submission.size)
+                    indexes |= envelope.receipted(submission.key, key, got[0], submission.size)
             except envelope.EnvelopeError:
                 continue
             except ServiceError as error:
@@ -267,7 +267,7 @@ class Store(Deletions):
                     raise
                 # For example, an object of another storage class, or encrypted with another key.
                 _log.warning("%s; skipped, because it is not one of farcall's receipts", error)
-        return found
+        return indexes
 
     async def get_dated(
         self, key: str, size: int | None = None, most: int | None = None
@@ -388,8 +388,8 @@ class Store(Deletions):
             return None
         except ServiceError as error:
             # For an empty object, some stores return the entire object if S3 returns 416.
-            found = await self.head(key) if error.code == RANGE_IGNORED else None
-            if error.code == _BEHIND_END or (found is not None and not found.size):
+            stored = await self.head(key) if error.code == RANGE_IGNORED else None
+            if error.code == _BEHIND_END or (stored is not None and not stored.size):
                 raise envelope.IntegrityError("it is too short") from error
             raise
 
@@ -417,14 +417,14 @@ class Store(Deletions):
         inbox = contract.outcomes_prefix(root)
         prefix = f"{inbox}{bundle}/" if bundle else inbox
         page = await self._page(prefix, after=f"{inbox}{after}" if after else "")
-        found = []
+        outcomes = []
         for key, size, _ in page.objects:
             owner, _, index = key[len(inbox) :].partition("/")
             number = number_in(index)
             if number is not None:  # other writers can store anything
-                found.append(Arrived(owner, number, size))
+                outcomes.append(Arrived(owner, number, size))
         goes_on = bool(page.token and page.objects)
-        return found, page.objects[-1].key[len(inbox) :] if goes_on else ""
+        return outcomes, page.objects[-1].key[len(inbox) :] if goes_on else ""
 
     async def list_keys(self, prefix: str) -> list[tuple[str, int]]:
         """Return the sorted keys, with sizes, below a prefix that ends with a slash."""
@@ -436,8 +436,8 @@ class Store(Deletions):
         Returns:
             Both, by the rest of the key after the prefix.
         """
-        found = await self._list(prefix)
-        return {each.key[len(prefix) :]: Stored(each.size, moment_of(each.at)) for each in found}
+        objects = await self._list(prefix)
+        return {each.key[len(prefix) :]: Stored(each.size, moment_of(each.at)) for each in objects}
 
     async def list_folders(self, prefix: str) -> list[str]:
         """Return the sorted next segments of the keys below a prefix."""
@@ -504,10 +504,10 @@ class Store(Deletions):
         Raises:
             FileNotFoundError: The object does not exist.
         """
-        found = await self.head(key)
-        if found is None:
+        stored = await self.head(key)
+        if stored is None:
             raise FileNotFoundError(key)
-        size = found.size
+        size = stored.size
         starts = iter(range(0, size, PART_BYTES))
 
         async def make() -> Part | None:

@@ -99,8 +99,8 @@ class FakeBackend(BatchBackend):
 
     async def options_of(self, job_id: str) -> dict[str, Any]:
         """Return a job's options; the image only if an option named it."""
-        found = await super().options_of(job_id)
-        return {name: value for name, value in found.items() if value != names.IMAGE}
+        options = await super().options_of(job_id)
+        return {name: value for name, value in options.items() if value != names.IMAGE}
 
     def unknown(self, job_id: str) -> str:
         """Return a sentence for a job that does not exist."""

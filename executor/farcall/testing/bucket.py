@@ -76,29 +76,29 @@ class StoreOperations(Operations):
         if delimiter:
             level = await self._store.list_with_delimiter_async(prefix)
             return Page([], sorted(f"{each}/" for each in level["common_prefixes"]), "")
-        found = await self._below(prefix)
-        found = sorted(each for each in found if each.key > (token or after))
-        page = found[:_KEYS_IN_PAGE]
-        return Page(page, [], page[-1].key if len(found) > len(page) else "")
+        entries = await self._below(prefix)
+        entries = sorted(each for each in entries if each.key > (token or after))
+        page = entries[:_KEYS_IN_PAGE]
+        return Page(page, [], page[-1].key if len(entries) > len(page) else "")
 
     async def _below(self, prefix: str) -> list[Listed]:
         # Not with `list`: for a store in memory, it waits for the store's lock while it holds
         # the interpreter lock, and an obstore thread may hold the first and wait for the second.
         level = await self._store.list_with_delimiter_async(prefix)
-        found = [
+        entries = [
             Listed(each["path"], each["size"], _in_s3_format(each["last_modified"]))
             for each in level["objects"]
         ]
         for folder in level["common_prefixes"]:
-            found += await self._below(folder)
-        return found
+            entries += await self._below(folder)
+        return entries
 
     async def head(self, key: str) -> Stored:
         """Return an object's metadata."""
-        found = await obstore.get_async(self._store, key)
-        data = await found.bytes_async()
+        response = await obstore.get_async(self._store, key)
+        data = await response.bytes_async()
         digest = hashlib.sha256(data).hexdigest()
-        return Stored(len(data), found.meta["last_modified"], digest)
+        return Stored(len(data), response.meta["last_modified"], digest)
 
     async def begin_upload(self, key: str) -> str:
         """Start an upload."""

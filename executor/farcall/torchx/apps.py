@@ -138,9 +138,9 @@ class Apps:
         session = await session_for(self.settings(app_id))
         known = self._known.get(app_id)
         while known is not None:
-            found = await self._describe(session, app_id, known)
-            if found is not None:
-                return found
+            app = await self._describe(session, app_id, known)
+            if app is not None:
+                return app
             if clock.now() > known.lost_at:
                 del self._known[app_id]  # the platform no longer knows it
                 break
@@ -152,24 +152,24 @@ class Apps:
         return await self._describe(session, app_id, known)
 
     async def _describe(self, session: Session, app_id: str, known: _Known) -> App | None:
-        found = await session.backend.describe([known.job_id, *(known.nodes or ())])
-        detail = found.pop(known.job_id, None)
+        details = await session.backend.describe([known.job_id, *(known.nodes or ())])
+        detail = details.pop(known.job_id, None)
         if detail is None:
             return None
         indexes = known.nodes
         if indexes is None:
             indexes = _nodes_of(session, detail)
-            found = await session.backend.describe(indexes) if indexes else {}
+            details = await session.backend.describe(indexes) if indexes else {}
             self._known[app_id] = known._replace(nodes=indexes)
-        nodes = {indexes[job_id]: node for job_id, node in found.items()}
+        nodes = {indexes[job_id]: node for job_id, node in details.items()}
         return App(session, detail, nodes if indexes else {0: detail}, known.namesakes)
 
     async def _find(self, session: Session, app_id: str) -> _Known | None:
         place, _, name = app_id.rpartition(":")
-        found = await self._places.named(session, place, name)
-        if not found:
+        jobs = await self._places.named(session, place, name)
+        if not jobs:
             return None
-        return _Known(found[0].job_id, _nodes_of(session, found[0]), len(found) - 1)
+        return _Known(jobs[0].job_id, _nodes_of(session, jobs[0]), len(jobs) - 1)
 
 
 class Wanted(NamedTuple):
@@ -207,9 +207,9 @@ async def listed(
     """
     session = await session_for(settings)
     async for place, page in places.listed(session, wanted):
-        found = await session.backend.describe(job.job_id for job in page)
+        details = await session.backend.describe(job.job_id for job in page)
         for job in page:
-            detail = found.get(job.job_id)
+            detail = details.get(job.job_id)
             if detail is not None and wanted.fits(detail):
                 yield places.app_id(place, detail), detail
 

@@ -59,7 +59,7 @@ class FarcallOptions(StructuredOpts):
         wanted = {ours: getattr(self, theirs) for theirs, ours in self.SPELLED.items()} | more
         given = {ours: value for ours, value in wanted.items() if value is not None}
         try:
-            found = Settings(**{**app, **given})
+            settings = Settings(**{**app, **given})
         except SettingsError as error:
             names = {ours: theirs for theirs, ours in self.SPELLED.items()}
             option = error.option
@@ -68,23 +68,23 @@ class FarcallOptions(StructuredOpts):
             allowed = str(error).partition(": ")[2].partition(". Set ")[0]
             shown = given[option] if names[option] not in self.SECRET else ...
             raise wrong_option(names[option], shown, allowed) from None
-        if found.workflow:
-            return found
-        return found.replace(workflow=terminal.in_a_line(name)[:128])
+        if settings.workflow:
+            return settings
+        return settings.replace(workflow=terminal.in_a_line(name)[:128])
 
 
 Options = TypeVar("Options", bound=FarcallOptions)
 
 
-def wrong_option(option: str, found: object, allowed: str) -> SettingsError:
+def wrong_option(option: str, value: object, allowed: str) -> SettingsError:
     """Return the error for a run option with a wrong value.
 
     Args:
         option: The option's name.
-        found: The value; ``...`` if it may be secret.
+        value: The value; ``...`` if it may be secret.
         allowed: The accepted values, as an instruction.
     """
-    shown = "a text" if found is ... else repr(found)
+    shown = "a text" if value is ... else repr(value)
     return SettingsError(
         f"run option {option} is {shown}: {allowed}; run `torchx runopts` for a description",
         option=option,

@@ -94,11 +94,11 @@ async def write(planned: Planned[Any]) -> dict[str, Any]:
     spec = command_of(settings, planned.groups, planned.name, _LONGEST_RUN)
     access = await Aws.configured(settings)
     try:
-        found = await open_backend(settings, access).plan(spec, offline=True)
+        planned_requests = await open_backend(settings, access).plan(spec, offline=True)
     finally:
         await access.close()
     # Copy through JSON, so that editing one role's container does not change another's.
-    written: dict[str, Any] = json.loads(json.dumps(found))
+    written: dict[str, Any] = json.loads(json.dumps(planned_requests))
     return written
 
 

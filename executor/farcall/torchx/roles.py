@@ -79,9 +79,9 @@ class Warnings:
         self.texts.append(f"role {role.name}: {text}")
 
 
-def wrong(role: Role, what: str, found: object, allowed: str) -> SettingsError:
+def wrong(role: Role, what: str, value: object, allowed: str) -> SettingsError:
     """Return the error for a role's field with a wrong value."""
-    return SettingsError(f"role {role.name}: {what} is {found!r}: {allowed}", option=what)
+    return SettingsError(f"role {role.name}: {what} is {value!r}: {allowed}", option=what)
 
 
 def check_replicas(roles: Sequence[Role], platform: str) -> None:
@@ -203,16 +203,16 @@ def mounts(role: Role, volume: Callable[[VolumeMount], Mount]) -> tuple[list[Mou
         role: The role.
         volume: Converts a volume.
     """
-    found: list[Mount] = []
+    mounted: list[Mount] = []
     devices: list[Device] = []
     for mount in role.mounts:
         if isinstance(mount, DeviceMount):
             devices.append(device(mount))
         elif isinstance(mount, FolderMount):
-            found.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
+            mounted.append(BindMount(mount.src_path, mount.dst_path, mount.read_only))
         else:
-            found.append(volume(mount))
-    return found, devices
+            mounted.append(volume(mount))
+    return mounted, devices
 
 
 def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, str]:
@@ -235,7 +235,7 @@ def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, 
         TAG_USER: user or login(),
         **{key: value for key, value in app.metadata.items() if not isinstance(value, dict)},
     }
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for key, value in given.items():
         label = NO_TAG.sub("_", str(key))[:MAX_TAG_KEY]
         if label.lower().startswith("aws:"):
@@ -245,14 +245,14 @@ def tags(app: AppDef, user: str | None, common: Mapping[str, str]) -> dict[str, 
                 option="metadata",
             )
         if label:
-            found[label] = NO_TAG.sub("_", str(value))[:MAX_TAG_VALUE]
-    if len(found) > MAX_TAGS:
+            labels[label] = NO_TAG.sub("_", str(value))[:MAX_TAG_VALUE]
+    if len(labels) > MAX_TAGS:
         raise SettingsError(
-            f"the app has {len(found)} tags, more than {MAX_TAGS}. Remove some from its metadata, "
-            "or from the option tags.",
+            f"the app has {len(labels)} tags, more than {MAX_TAGS}. Remove some from its "
+            "metadata, or from the option tags.",
             option="metadata",
         )
-    return found
+    return labels
 
 
 def login() -> str:
@@ -285,14 +285,14 @@ def overlay(role: Role, namespace: str, kind: str, of_role: Sequence[str]) -> di
         return {}
     is_flat = isinstance(given, dict) and not {kind, _NESTED} & given.keys()
     try:
-        found = given if is_flat else get_overlay(role, namespace, kind)
-        if not found:
+        document = given if is_flat else get_overlay(role, namespace, kind)
+        if not document:
             raise ValueError(f"it contains nothing for {kind}")  # noqa: TRY301
-        validate_overlay(found, blocklist=list(of_role), overlay_name=kind)
+        validate_overlay(document, blocklist=list(of_role), overlay_name=kind)
     except (TypeError, ValueError, OSError) as error:
         text = f'role {role.name}: metadata["{namespace}"] cannot be used: {error}'
         raise SettingsError(text, option="metadata") from None
-    return found
+    return document
 
 
 def merge(document: dict[str, Any], overlay: Mapping[str, Any], namespace: str, into: str) -> None:

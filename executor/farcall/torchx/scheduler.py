@@ -63,7 +63,7 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         """
 
     @abstractmethod
-    def _request(self, planned: Planned[Options], found: dict[str, Any]) -> Request:
+    def _request(self, planned: Planned[Options], requests: dict[str, Any]) -> Request:
         """Convert the return value of `Backend.plan` into an app's request.
 
         Raises:
@@ -100,8 +100,8 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         planned = self._planned(app, cfg)
         for warning in planned.warnings:
             _log.warning("%s", warning)
-        found = self._loop.run(request.write(planned))
-        wanted = self._request(planned, found)
+        requests = self._loop.run(request.write(planned))
+        wanted = self._request(planned, requests)
         wanted.images_to_push = images
         return AppDryRunInfo(wanted, str)
 
@@ -153,13 +153,15 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
             app = await self._apps.find(app_id)
             if app is None:
                 return None
-            found = await app.session.backend.requests_of(app.detail.job_id)
+            requests = await app.session.backend.requests_of(app.detail.job_id)
             return (
-                None if found is None else self._read_back(found, app, self._apps.settings(app_id))
+                None
+                if requests is None
+                else self._read_back(requests, app, self._apps.settings(app_id))
             )
 
-        found = self._loop.run(read())
-        return None if found is None else AppDryRunInfo(found, str)
+        app_request = self._loop.run(read())
+        return None if app_request is None else AppDryRunInfo(app_request, str)
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
         """List apps, newest first in each queue.
@@ -181,14 +183,14 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
         )
 
         async def read() -> list[ListAppResponse]:
-            found = listed(self.PLACES, self.PLACES.settings(requested), wanted)
+            apps = listed(self.PLACES, self.PLACES.settings(requested), wanted)
             return [
                 ListAppResponse(
                     app_id=app_id,
                     state=states.state_of(detail),
                     name=states.name_of(detail) or detail.name,
                 )
-                async for app_id, detail in found
+                async for app_id, detail in apps
             ]
 
         return self._loop.run(read())
@@ -279,11 +281,11 @@ class FarcallScheduler(FarcallWorkspaceMixin, Scheduler[Options], Generic[Option
 
 def _states(given: Any) -> frozenset[AppState]:
     names = [given] if isinstance(given, str | AppState) else given or ()
-    found = set()
+    wanted = set()
     for name in names:
         try:
-            found.add(name if isinstance(name, AppState) else AppState[str(name).upper()])
+            wanted.add(name if isinstance(name, AppState) else AppState[str(name).upper()])
         except KeyError:
             allowed = " or ".join(state.name for state in AppState)
             raise SettingsError(f"states has {name!r}: use {allowed}", option="states") from None
-    return frozenset(found)
+    return frozenset(wanted)

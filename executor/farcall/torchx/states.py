@@ -203,12 +203,12 @@ def _structured(detail: JobDetail) -> str:
         return NONE
     why = _as_command(detail).failure_reason()
     phrase = f" ({detail.platform_reason})" if detail.platform_reason else ""
-    found: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{phrase}")}
+    document: dict[str, str | int] = {"message": in_a_line(f"{why.sentence}{phrase}")}
     if detail.exit_code is not None:
-        found["errorCode"] = detail.exit_code
+        document["errorCode"] = detail.exit_code
     if detail.stopped_at is not None:
-        found["timestamp"] = int(detail.stopped_at.timestamp())
-    return json.dumps(found)
+        document["timestamp"] = int(detail.stopped_at.timestamp())
+    return json.dumps(document)
 
 
 def _failure_kind(detail: JobDetail) -> type[Exception]:

@@ -232,10 +232,10 @@ class FarcallWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                 continue
             archive = self._kept.get(fetched.sha256)
             if archive is not None:
-                found = await workspaces.store(session, fetched, archive)
+                archives = await workspaces.store(session, fetched, archive)
             else:
-                found = await workspaces.stored(session, fetched)
-            command[:] = wrap(plain, found)
+                archives = await workspaces.stored(session, fetched)
+            command[:] = wrap(plain, archives)
 
     def close_workspaces(self) -> None:
         """Close the archives whose app was not scheduled."""
@@ -311,7 +311,7 @@ def _sources(workspace: Workspace) -> list[Source]:
     Raises:
         SettingsError: A folder is not on this machine.
     """
-    found = []
+    folders = []
     for project, target in workspace.projects.items():
         path = project.removeprefix(_FILE_URL)
         if "://" in path:
@@ -320,8 +320,8 @@ def _sources(workspace: Workspace) -> list[Source]:
                 "workspace_mode=docker.",
                 option="workspace",
             )
-        found.append(Source(Path(path), target))
-    return found
+        folders.append(Source(Path(path), target))
+    return folders
 
 
 def _no_docker(error: Exception) -> SettingsError:

@@ -213,13 +213,13 @@ class Jobs(Watcher[str]):
         """Describe jobs, and notify listeners of the changed ones."""
         if not jobs:
             return
-        found = await catalog.describe(job.job_id for job in jobs)
+        entries = await catalog.describe(job.job_id for job in jobs)
         changed = []
         for job in jobs:
-            if job.job_id not in found:  # DescribeJobs may lag behind ListJobs
+            if job.job_id not in entries:  # DescribeJobs may lag behind ListJobs
                 queue.known.pop(job.job_id, None)
                 continue
-            entry = found[job.job_id]
+            entry = entries[job.job_id]
             if queue.note(job.job_id, entry if entry and query.fits(entry) else None):
                 changed.append(job.job_id)
         self.notify(changed)

@@ -113,10 +113,10 @@ class Nodes(Parts):
         job_id = self._whole.job_id
         left = left[:_MOST_DESCRIBED]
         ids = {self._whole.node_id(number): number for number in left}
-        found = await backend.describe([job_id, *ids])
-        self._whole = found.get(job_id, self._whole)
+        details = await backend.describe([job_id, *ids])
+        self._whole = details.get(job_id, self._whole)
         self._described_at.update(dict.fromkeys(left, clock.now()))
-        nodes = [found.get(node_id) or unstarted(self._whole, ids[node_id]) for node_id in ids]
+        nodes = [details.get(node_id) or unstarted(self._whole, ids[node_id]) for node_id in ids]
         self.note(nodes)
         self.is_complete = len(self.known) == self._whole.nodes
 
@@ -168,10 +168,10 @@ class Children(Parts):
         if self._has_ended() and self._agrees():
             return
         backend = (await self.account.session()).backend
-        found = await backend.describe([self.parent_id])
-        if self.parent_id not in found:
+        details = await backend.describe([self.parent_id])
+        if self.parent_id not in details:
             return  # Batch deletes jobs some days after their end
-        before, self._parent = self._parent, found[self.parent_id]
+        before, self._parent = self._parent, details[self.parent_id]
         if before is None:
             self.calls = await (await self.account.reasons()).calls(self._parent)
         is_same = before is not None and counts(before) == counts(self._parent)
@@ -188,8 +188,10 @@ class Children(Parts):
         indexes = left[:most] or left
         listed = [self.known[index] for index in left[:most]]
         reasons = await self.account.reasons()
-        found = await reasons.errors(self._parent, listed)
-        self.errors.update({n: found[n].text if n in found else "" for n in indexes})
+        reasons_by_index = await reasons.errors(self._parent, listed)
+        self.errors.update(
+            {n: reasons_by_index[n].text if n in reasons_by_index else "" for n in indexes}
+        )
         self.notify(indexes)
 
     def is_unread(self, part: JobDetail) -> bool:

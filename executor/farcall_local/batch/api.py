@@ -365,8 +365,8 @@ class BatchApi:
         validate.require(document, "jobs")
         if len(document["jobs"]) > MAX_DESCRIBED_JOBS:
             raise ClientError(f"Maximum number of jobs supported is {MAX_DESCRIBED_JOBS}")
-        found = [self._engine.jobs.find(job_id) for job_id in document["jobs"]]
-        return {"jobs": [describe.detail(job) for job in found if job is not None]}
+        jobs = [self._engine.jobs.find(job_id) for job_id in document["jobs"]]
+        return {"jobs": [describe.detail(job) for job in jobs if job is not None]}
 
     def _list_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
         return list_jobs(document, self._engine.jobs, self._queues.queue)

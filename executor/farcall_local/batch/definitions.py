@@ -118,10 +118,10 @@ class Definitions:
     def deregister(self, document: dict[str, Any]) -> dict[str, Any]:
         """Handle DeregisterJobDefinition; the revision can still be described as INACTIVE."""
         validate.require(document, "jobDefinition")
-        found = self.find(document["jobDefinition"])
-        if found is None:
+        definition = self.find(document["jobDefinition"])
+        if definition is None:
             raise ClientError(f"Job definition {document['jobDefinition']} does not exist.")
-        found.active = False
+        definition.active = False
         return {}
 
     def describe(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +133,8 @@ class Definitions:
         if wanted and len(wanted) > MAX_DESCRIBED:
             raise ClientError(f"At most {MAX_DESCRIBED} job definitions can be described.")
         if wanted:
-            found = [one for reference in wanted if (one := self.find(reference))]
-            return {"jobDefinitions": [one.describe() for one in found]}
+            definitions = [one for reference in wanted if (one := self.find(reference))]
+            return {"jobDefinitions": [one.describe() for one in definitions]}
         families = [self._revisions.get(name, [])] if name else list(self._revisions.values())
         views = [one.describe() for family in families for one in reversed(family)]
         views = [view for view in views if status in (None, view["status"])]
@@ -158,7 +158,7 @@ class Definitions:
         name, _, revision = reference.rpartition("/")[2].partition(":")
         revisions = self._revisions.get(name, [])
         candidates = [self.find(reference)] if revision else list(reversed(revisions))
-        for found in candidates:
-            if found is not None and found.active:
-                return found
+        for definition in candidates:
+            if definition is not None and definition.active:
+                return definition
         raise ClientError(f"Job definition {reference} does not exist or is not ACTIVE.")

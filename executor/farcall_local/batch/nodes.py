@@ -32,10 +32,10 @@ def _nodes(text: str, count: int) -> range:
         raise ClientError(f"Target nodes {text!r} are not a range such as 0:3 or 4:.")
     start, end, single = match.groups()
     first = int(single or start or 0)
-    found = range(first, int(single or end or count - 1) + 1)
-    if not found or found[-1] >= count:
+    indexes = range(first, int(single or end or count - 1) + 1)
+    if not indexes or indexes[-1] >= count:
         raise ClientError(f"Target nodes {text} are not within the {count} nodes.")
-    return found
+    return indexes
 
 
 def check(properties: dict[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """Job queues and compute environments.
 
 All queues use the same processors of this machine, regardless of their compute environments, and
-their priorities have no effect. The resources of a compute environment are
-not checked.
+their priorities have no effect. The resources of a compute environment are not checked.
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html
@@ -94,10 +93,10 @@ class Table:
         Raises:
             ClientError: The resource does not exist.
         """
-        found = self.by_name.get(reference.rpartition("/")[2])
-        if found is None or reference not in (found.name, found.arn):
+        resource = self.by_name.get(reference.rpartition("/")[2])
+        if resource is None or reference not in (resource.name, resource.arn):
             raise ClientError(f"{self._kind} {reference} not found.")
-        return found
+        return resource
 
     def describe(self, document: dict[str, Any]) -> dict[str, Any]:
         """Describe resources; unknown names are left out."""

@@ -275,8 +275,8 @@ async def _remove(container: DockerContainer) -> None:
 
 async def _remove_leftovers(docker: aiodocker.Docker) -> None:
     """Remove the containers of killed local AWS emulators of this machine."""
-    found = await docker.containers.list(all=True, filters={"label": [SERVER_LABEL]})
-    for container in found:
+    containers = await docker.containers.list(all=True, filters={"label": [SERVER_LABEL]})
+    for container in containers:
         if filesystem.is_gone(container["Labels"].get(SERVER_LABEL, "")):
             await _remove(container)
     await asyncio.to_thread(filesystem.remove_folders, _FOLDER)

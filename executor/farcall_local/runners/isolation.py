@@ -51,11 +51,11 @@ def hide(folders: Iterable[str], kept: Iterable[str]) -> None:
 
 def _places(folders: Iterable[str]) -> set[str]:
     """Return the existing folders without links in front of their names, and where they lead."""
-    found = set()
+    places = set()
     for folder in map(Path, folders):
         if folder.is_dir():
-            found |= {str(folder.parent.resolve() / folder.name), str(folder.resolve())}
-    return found
+            places |= {str(folder.parent.resolve() / folder.name), str(folder.resolve())}
+    return places
 
 
 def _enter(libc: ctypes.CDLL) -> None:

@@ -406,14 +406,14 @@ class IdleForkServer:
     def take(self) -> _ForkServer | None:
         """Return the fork server, if there is one, with its messages on the running loop."""
         with self._lock:
-            found, self._kept = self._kept, None
-        if found is None or self._owner != os.getpid():  # after a fork it is the parent's
+            server, self._kept = self._kept, None
+        if server is None or self._owner != os.getpid():  # after a fork it is the parent's
             return None
-        if not found.is_running:
-            found.end()
+        if not server.is_running:
+            server.end()
             return None
-        found.attach()
-        return found
+        server.attach()
+        return server
 
     def keep(self, server: _ForkServer) -> bool:
         """Keep a fork server of the running loop; return whether it was kept."""
@@ -569,21 +569,21 @@ def _kill_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     killed = {leader}
     # Another pass finds processes forked meanwhile; killed processes do not fork any more.
-    while found := _members(leader) - killed:
-        for pid in found:
+    while members := _members(leader) - killed:
+        for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        killed |= found
+        killed |= members
 
 
 def _members(session: int) -> set[int]:
-    found = set()
+    pids = set()
     with contextlib.suppress(FileNotFoundError):  # not Linux
         for name in os.listdir("/proc"):  # noqa: PTH208 - names are numbers
             with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):
                 if os.getsid(int(name)) == session:
-                    found.add(int(name))
-    return found
+                    pids.add(int(name))
+    return pids
 
 
 async def _exited(process: subprocess.Popen[bytes]) -> None:

@@ -33,8 +33,8 @@ _TOKEN_FILE = "authorization-token"  # noqa: S105 - a name
 
 def minor_of(image: str) -> str | None:
     """Return the minor version of an official Python image; None for other images."""
-    found = _OFFICIAL.fullmatch(image)
-    return found[1] if found else None
+    match = _OFFICIAL.fullmatch(image)
+    return match[1] if match else None
 
 
 class StockPythons:
@@ -82,12 +82,12 @@ class StockPythons:
     def environment(self, spec: AttemptSpec, minor: str) -> dict[str, str]:
         """Return the variables that lead a job to its interpreter and credentials."""
         path = os.pathsep.join([str(self._home(minor) / "bin"), os.defpath])
-        found = {"PATH": path}
+        variables = {"PATH": path}
         if spec.role_arn:
             where = self._credentials.grant(spec.role_arn, spec.task_id)
-            found["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = f"{self._endpoint_url}{where}"
-            found["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = str(self._token_file())
-        return found
+            variables["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = f"{self._endpoint_url}{where}"
+            variables["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = str(self._token_file())
+        return variables
 
     def revoke(self, environment: dict[str, str]) -> None:
         """Revoke the credentials from `environment`."""

@@ -162,8 +162,8 @@ def _resident_bytes(text: str) -> int:
 
 def _interpreters(path: Path) -> set[str]:
     """Return the installation of an interpreter, and those to which its links lead."""
-    found = {str(path.parent.parent)}
+    roots = {str(path.parent.parent)}
     while path.is_symlink():
         path = path.parent / path.readlink()
-        found.add(str(path.parent.parent))
-    return found
+        roots.add(str(path.parent.parent))
+    return roots

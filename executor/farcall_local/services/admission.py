@@ -68,13 +68,13 @@ class Admission:
         """
         hosts = headers.get_all("Host") or []
         if len(hosts) != 1 or _name(hosts[0]) not in (self._host, address):
-            found = ", ".join(hosts)[:_SHOWN] or "none"
-            text = f"The request is for another host ({found}); this one is {self._host}."
+            sender = ", ".join(hosts)[:_SHOWN] or "none"
+            text = f"The request is for another host ({sender}); this one is {self._host}."
             raise RefusedError(Reason.DENIED, text)
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
         if origin is not None or site not in (None, "none"):
-            found = f"Origin: {origin}" if origin is not None else f"Sec-Fetch-Site: {site}"
-            text = f"The local AWS emulator answers no web pages ({found[:_SHOWN]})."
+            sender = f"Origin: {origin}" if origin is not None else f"Sec-Fetch-Site: {site}"
+            text = f"The local AWS emulator answers no web pages ({sender[:_SHOWN]})."
             raise RefusedError(Reason.DENIED, text)
 
     def find(self, request: Request) -> Caller:
@@ -98,10 +98,10 @@ class Admission:
         with self._iam, self._sts:
             try:
                 account = get_account_id_from(signature.key_id)
-                found = create_access_key(account, "aws", signature.key_id, given)
+                access_key = create_access_key(account, "aws", signature.key_id, given)
             except CreateAccessKeyFailure as error:
                 raise _unknown_key() if error.reason == "InvalidId" else _bad_token() from None
-        return Caller(signature, found.create_credentials().secret_key, found)
+        return Caller(signature, access_key.create_credentials().secret_key, access_key)
 
 
 def _name(host: str) -> str:

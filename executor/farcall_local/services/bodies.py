@@ -136,8 +136,8 @@ def _check_checksum(environ: dict[str, Any], digest: bytes) -> None:
 
 def _named_checksum(environ: dict[str, Any]) -> str:
     """Return the algorithm of a request's checksum; empty if it has none."""
-    found = (environ.keys() & {f"{_CHECKSUM}{each}" for each in _ALGORITHMS}) or {""}
-    return min(found).removeprefix(_CHECKSUM)
+    named = (environ.keys() & {f"{_CHECKSUM}{each}" for each in _ALGORITHMS}) or {""}
+    return min(named).removeprefix(_CHECKSUM)
 
 
 def _replace_body(environ: dict[str, Any], body: bytes) -> None:

@@ -235,9 +235,9 @@ class LocalServer:
 
     def _carry_out(self, name: str, document: dict[str, Any]) -> dict[str, Any]:
         if self._extension is not None:
-            found = self._extension.control(name, document)
-            if found is not None:
-                return found
+            answer = self._extension.control(name, document)
+            if answer is not None:
+                return answer
         if name in self._controls:
             self._on_loop(lambda: self._controls[name](**document))
             return {}

@@ -87,10 +87,10 @@ class Request:
     @functools.cached_property
     def fields(self) -> dict[str, list[str]]:
         """Values of each header by lower-case name."""
-        found: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         for name, value in self.headers.items():
-            found.setdefault(name.lower(), []).append(value)
-        return found
+            values.setdefault(name.lower(), []).append(value)
+        return values
 
     @functools.cached_property
     def query(self) -> list[tuple[str, str]]:
@@ -136,10 +136,10 @@ def read(request: Request) -> Signature | None:
     """
     authorization = _only(request, "authorization")
     if authorization is not None:
-        found = _HEADER.fullmatch(authorization.strip())
-        if found is None:
+        match = _HEADER.fullmatch(authorization.strip())
+        if match is None:
             raise _incomplete("The Authorization header is no Signature Version 4.")
-        key_id, date, region, service, names, value = found.groups()
+        key_id, date, region, service, names, value = match.groups()
         moment, token = _only(request, "x-amz-date"), _only(request, "x-amz-security-token")
         payload = _only(request, "x-amz-content-sha256")
         lifetime_s = None
@@ -152,12 +152,12 @@ def read(request: Request) -> Signature | None:
             )
         if query.get("X-Amz-Algorithm") != ALGORITHM:
             return None
-        found = _CREDENTIAL.fullmatch(query.get("X-Amz-Credential", ""))
+        match = _CREDENTIAL.fullmatch(query.get("X-Amz-Credential", ""))
         seconds = query.get("X-Amz-Expires", "")
         value = query.get("X-Amz-Signature", "")
-        if found is None or not _DIGEST.fullmatch(value) or not re.fullmatch(r"\d{1,6}", seconds):
+        if match is None or not _DIGEST.fullmatch(value) or not re.fullmatch(r"\d{1,6}", seconds):
             raise _incomplete("The query's signature is no Signature Version 4.")
-        key_id, date, region, service = found.groups()
+        key_id, date, region, service = match.groups()
         names = query.get("X-Amz-SignedHeaders", "")
         moment, token = query.get("X-Amz-Date"), query.get("X-Amz-Security-Token")
         payload = query.get("X-Amz-Content-Sha256", UNSIGNED)

@@ -73,7 +73,7 @@ async def test_outcome_stored_during_listing_is_found(world):
         world.inbox.while_listing = lambda: None
         world.store("j")
         world.jobs.set("j", "SUCCEEDED")
-        world.tracker._watches["j"].take(world.jobs.detail("j"))
+        world.tracker._jobs["j"].take(world.jobs.detail("j"))
 
     world.inbox.while_listing = end
     world.watch("j")

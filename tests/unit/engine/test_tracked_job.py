@@ -25,43 +25,43 @@ def empty():
 
 @pytest.fixture
 def make(empty):
-    def watch(size=1, job_id="6f1c"):
+    def job(size=1, job_id="6f1c"):
         where = Location("bucket", "farcall/v1/mary-1", "bundle")
         submission = Submission(job_id, "simulate", where, b"key", size)
         return TrackedJob(submission, Settings(), empty.append)
 
-    return watch
+    return job
 
 
 def detail(status, **details):
     return JobDetail("6f1c", "simulate", status, environment={"A": "1"}, **details)
 
 
-# --- watches ----------------------------------------------------------------------------------
+# --- jobs -------------------------------------------------------------------------------------
 
 
 def test_end_is_never_reverted(make):
-    watch = make()
-    assert watch.take(detail(JobStatus.RUNNING))
-    assert not watch.take(detail(JobStatus.RUNNING))
-    assert watch.take(detail(JobStatus.FAILED))
-    assert not watch.take(detail(JobStatus.RUNNING))
-    assert watch.detail.status is JobStatus.FAILED
-    assert watch.poll_at == math.inf
+    job = make()
+    assert job.take(detail(JobStatus.RUNNING))
+    assert not job.take(detail(JobStatus.RUNNING))
+    assert job.take(detail(JobStatus.FAILED))
+    assert not job.take(detail(JobStatus.RUNNING))
+    assert job.detail.status is JobStatus.FAILED
+    assert job.poll_at == math.inf
 
 
 def test_environment_is_not_retained(make):
-    watch = make()
-    watch.take(detail(JobStatus.RUNNING))
-    assert dict(watch.detail.environment) == {}
+    job = make()
+    job.take(detail(JobStatus.RUNNING))
+    assert dict(job.detail.environment) == {}
 
 
 def test_ended_array_lists_tasks_to_describe(make):
-    watch, known = make(4), detail(JobStatus.FAILED)
-    watch.waiting = {1: (print,), 3: (print,)}
-    watch.ended = {1: known}
-    watch.take(detail(JobStatus.FAILED, array_size=4))
-    assert watch.ended == {1: known, 3: None}
+    job, known = make(4), detail(JobStatus.FAILED)
+    job.waiting = {1: (print,), 3: (print,)}
+    job.ended = {1: known}
+    job.take(detail(JobStatus.FAILED, array_size=4))
+    assert job.ended == {1: known, 3: None}
 
 
 # --- patience ---------------------------------------------------------------------------------

@@ -157,8 +157,8 @@ async def test_job_found_again_is_tracked(world):
     def restore_during_listing():
         if world.jobs.known or world.clock.now() < 1060:
             return
-        watch = world.tracker._watches["j"]
-        if watch.ended:
+        job = world.tracker._jobs["j"]
+        if job.ended:
             world.jobs.set("j", "RUNNING")
 
     world.inbox.while_listing = restore_during_listing

@@ -71,8 +71,8 @@ class BatchBackend:
 
     async def check(self, settings: Settings) -> None:
         """Check that queue, roles and log group exist."""
-        found = await preflight.check(self._aws, self._batch, settings)
-        self._resources[_platform(settings)] = found
+        resources = await preflight.check(self._aws, self._batch, settings)
+        self._resources[_platform(settings)] = resources
 
     async def reach(self) -> list[Finding]:
         """Check that Batch responds in the region."""
@@ -86,8 +86,8 @@ class BatchBackend:
 
     async def needs_runtime(self, settings: Settings, *, offline: bool = False) -> bool:
         """Return whether tasks run in the stock image."""
-        found = preflight.offline_image(settings) if offline else await self._image(settings)
-        return found.is_stock
+        image = preflight.offline_image(settings) if offline else await self._image(settings)
+        return image.is_stock
 
     async def _image(self, settings: Settings) -> preflight.Image:
         """Return the tasks' image, looked up once."""
@@ -99,17 +99,17 @@ class BatchBackend:
 
     async def plan(self, job: JobSpec, *, offline: bool = False) -> dict[str, Any]:
         """Return the RegisterJobDefinition and the SubmitJob request."""
-        found = None
+        known = None
         if offline:
             wanted = self._write_offline(job)
         else:
             wanted = await self._write(job)
-            found = await self._batch.find_definition(wanted.name)
-        arn = found["jobDefinitionArn"] if found else f"(ARN of {wanted.name})"
+            known = await self._batch.find_definition(wanted.name)
+        arn = known["jobDefinitionArn"] if known else f"(ARN of {wanted.name})"
         return {
             "definition": {
                 "name": wanted.name,
-                "registered": None if offline else found is not None,
+                "registered": None if offline else known is not None,
             },
             "RegisterJobDefinition": {"jobDefinitionName": wanted.name, **wanted.document},
             "SubmitJob": _request(job, arn),

@@ -83,8 +83,8 @@ class Batch:
         """
         async for page in self._control.pages("describe_job_queues", jobQueues=[name]):
             for queue in page.get("jobQueues", []):
-                found: dict[str, Any] = queue
-                return found
+                described: dict[str, Any] = queue
+                return described
         return None
 
     async def queues(self) -> list[str]:
@@ -113,8 +113,8 @@ class Batch:
         reply = await self._control.once(
             "describe_compute_environments", computeEnvironments=list(names)
         )
-        found: list[dict[str, Any]] = reply.get("computeEnvironments", [])
-        return found if len(found) == len(names) else []
+        environments: list[dict[str, Any]] = reply.get("computeEnvironments", [])
+        return environments if len(environments) == len(names) else []
 
     async def ensure_definition(self, definition: Definition, *, refresh: bool = False) -> str:
         """Return the ARN of an active definition with this content, or register one.
@@ -139,9 +139,9 @@ class Batch:
         while True:
             # Checked again before each retry, because each registration creates a revision, even
             # one without a response.
-            found = await self.find_definition(definition.name)
-            if found:
-                return str(found["jobDefinitionArn"])
+            existing = await self.find_definition(definition.name)
+            if existing:
+                return str(existing["jobDefinitionArn"])
             try:
                 reply = await self._control.once(
                     "register_job_definition",
@@ -163,16 +163,16 @@ class Batch:
         wanted: dict[str, Any] = {"jobDefinitionName": short, "status": "ACTIVE"}
         if ":" in short:
             wanted = {"jobDefinitions": [name]}  # excludes all other parameters
-        found: list[dict[str, Any]] = []
+        definitions: list[dict[str, Any]] = []
         try:
             async for page in self._control.pages("describe_job_definitions", **wanted):
-                found += page.get("jobDefinitions", [])
+                definitions += page.get("jobDefinitions", [])
         except ServiceError as error:
             if "AccessDenied" not in error.code:
                 raise
             _log.debug("cannot look up definitions, so one is registered: %s", error)
             return None
-        return max(found, key=lambda item: item.get("revision", 0), default=None)
+        return max(definitions, key=lambda item: item.get("revision", 0), default=None)
 
     async def deregister(self, name: str) -> None:
         """Deregister a revision of a definition. Jobs submitted with it continue.
@@ -219,8 +219,8 @@ class Batch:
             filters=[{"name": "JOB_NAME", "values": [name]}],
         )
         # The filter is case-insensitive.
-        found = [job async for page in pages for job in self._read(page) if job.name == name]
-        return sorted(found, key=lambda job: job.created_at or _LONG_AGO, reverse=True)
+        jobs = [job async for page in pages for job in self._read(page) if job.name == name]
+        return sorted(jobs, key=lambda job: job.created_at or _LONG_AGO, reverse=True)
 
     async def list_jobs(
         self, queue: str, since: datetime | None, *, named: str, foreign: bool
@@ -232,12 +232,12 @@ class Batch:
         """
         wanted = _filter(named, foreign=foreign)
         async for reply in self._polling.pages("list_jobs", jobQueue=queue, filters=[wanted]):
-            found = self._read(reply)
-            young = [job for job in found if since is None or not _is_before(job, since)]
+            jobs = self._read(reply)
+            young = [job for job in jobs if since is None or not _is_before(job, since)]
             page = [job for job in young if _matches(job, named, foreign=foreign)]
             if page:
                 yield page
-            if len(young) < len(found):
+            if len(young) < len(jobs):
                 return
 
     async def list_children(
@@ -275,12 +275,12 @@ class Batch:
         Raises:
             ServiceError: Batch refused the call.
         """
-        found: dict[str, JobDetail] = {}
+        details: dict[str, JobDetail] = {}
         for ids in _groups(job_ids, DESCRIBE_IDS):
             reply = await self._polling.call("describe_jobs", jobs=ids)
             for job in reply.get("jobs", []):
-                found[job["jobId"]] = from_describe(job)
-        return found
+                details[job["jobId"]] = from_describe(job)
+        return details
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
         """Return the requests for a copy of a job; None if Batch does not know it.
@@ -319,8 +319,8 @@ class Batch:
             return await self._terminate_each(job_ids, reason)
         groups = _groups(job_ids, TERMINATE_IDS)
         refused: dict[str, ServiceError] = {}
-        for found in await asyncio.gather(*(self._terminate_all(g, reason) for g in groups)):
-            refused |= found
+        for errors in await asyncio.gather(*(self._terminate_all(g, reason) for g in groups)):
+            refused |= errors
         return refused
 
     async def close(self) -> None:

@@ -73,15 +73,15 @@ class CloudWatchLog:
         Raises:
             ServiceError: CloudWatch Logs refused, other than because the log does not exist.
         """
-        found: list[list[LogEvent]] = []
+        pages: list[list[LogEvent]] = []
         self._token = ""
         limit = max(1, min(number, _PAGE))
         async for reply in self._pages("nextBackwardToken", "", startFromHead=False, limit=limit):
             self._token = self._token or reply["nextForwardToken"]
-            found.insert(0, _lines(reply))
-            if sum(map(len, found)) >= number:
+            pages.insert(0, _lines(reply))
+            if sum(map(len, pages)) >= number:
                 break
-        return [line for page in found for line in page][-number:] if number else []
+        return [line for page in pages for line in page][-number:] if number else []
 
     async def close(self) -> None:
         """Do nothing: the log holds no resources."""

@@ -131,12 +131,12 @@ def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
     Source:
         https://docs.aws.amazon.com/batch/latest/APIReference/API_NodeRangeProperty.html
     """
-    found = []
+    groups = []
     for each in properties.get("nodeRangeProperties") or ():
         first, _, last = each["targetNodes"].partition(":")
         container = _first_container(each)
         resources = _resources(container)
-        found.append(
+        groups.append(
             NodeGroup(
                 first=int(first or 0),
                 last=int(
@@ -150,7 +150,7 @@ def _groups(properties: Mapping[str, Any]) -> tuple[NodeGroup, ...]:
                 gpus=int(resources.get("GPU", 0)),
             )
         )
-    return tuple(found)
+    return tuple(groups)
 
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
@@ -228,8 +228,8 @@ def _first_container(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the container of a job or attempt, in either kind of definition."""
     tasks = job.get("taskProperties") or (job.get("ecsProperties") or {}).get("taskProperties")
     containers = tasks[0].get("containers") if tasks else None
-    found = containers[0] if containers else job.get("container")
-    return found or {}
+    container = containers[0] if containers else job.get("container")
+    return container or {}
 
 
 def _last_part(arn: str | None) -> str:

@@ -51,36 +51,36 @@ def checks(
         settings: The options.
         answers: Whether Batch responds; if not, queue and image are not checked.
     """
-    found: dict[str, Awaitable[Iterable[Finding]]] = {
+    checks_by_name: dict[str, Awaitable[Iterable[Finding]]] = {
         "resources": resources(settings),
         "job role": role(access, settings, "batch_job_role_name"),
         "execution role": role(access, settings, "batch_execution_role_name"),
         "log group": log_group(access, settings),
     }
     if answers:
-        found["queue"] = queue(access, batch, settings)
-        found["image"] = image(access, batch, settings)
-    return found
+        checks_by_name["queue"] = queue(access, batch, settings)
+        checks_by_name["image"] = image(access, batch, settings)
+    return checks_by_name
 
 
 async def region(access: Aws) -> list[Finding]:
     """Check that Batch responds in the region."""
     reply = await clients.call(access.batch, "describe_job_queues", maxResults=1)
     url = access.batch.meta.endpoint_url
-    found = f"{access.region_and_origin}, at {url}"
+    text = f"{access.region_and_origin}, at {url}"
     if reply["ResponseMetadata"]["HTTPHeaders"].get("server") == "farcall-local":
-        found += ", which is farcall's local AWS emulator"
+        text += ", which is farcall's local AWS emulator"
     elif not access.has_console:
-        found += ", which is not AWS itself"
-    return [Finding("region", OK, found)]
+        text += ", which is not AWS itself"
+    return [Finding("region", OK, text)]
 
 
 async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     """Check the queue and its compute environments."""
-    found = await find_queue(batch, settings, access.region_and_origin)
-    text = f"{found['jobQueueName']}, {found['state']} and {found['status']}"
+    described = await find_queue(batch, settings, access.region_and_origin)
+    text = f"{described['jobQueueName']}, {described['state']} and {described['status']}"
     first = Finding("queue", OK, text)
-    names = [each["computeEnvironment"] for each in found.get("computeEnvironmentOrder", [])]
+    names = [each["computeEnvironment"] for each in described.get("computeEnvironmentOrder", [])]
     name = "compute environment"
     try:  # a queue has at most three, which are one page
         reply = await clients.call(
@@ -103,21 +103,21 @@ async def queue(access: Aws, batch: Batch, settings: Settings) -> list[Finding]:
     return [first, *(all_of or [nothing])]
 
 
-def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
-    resources = found.get("computeResources") or {}
-    kind = resources.get("type") or found.get("type", "")
-    most = resources.get("maxvCpus", found.get("unmanagedvCpus"))
-    name = found["computeEnvironmentName"]
-    text = f"{name}, {kind}, {found['state']} and {found['status']}"
+def _environment(environment: Mapping[str, Any], settings: Settings) -> Finding:
+    resources = environment.get("computeResources") or {}
+    kind = resources.get("type") or environment.get("type", "")
+    most = resources.get("maxvCpus", environment.get("unmanagedvCpus"))
+    name = environment["computeEnvironmentName"]
+    text = f"{name}, {kind}, {environment['state']} and {environment['status']}"
     text += f", up to {most} vCPUs" if most is not None else ""
 
     def failed(why: str, remedy: str) -> Finding:
         return Finding("compute environment", FAILED, f"{text}: {why}", remedy)
 
-    if found["state"] != "ENABLED":
+    if environment["state"] != "ENABLED":
         return failed("it accepts no jobs", f"enable {name}")
-    if found["status"] != "VALID":
-        reason = found.get("statusReason") or "Batch returns no reason"
+    if environment["status"] != "VALID":
+        reason = environment.get("statusReason") or "Batch returns no reason"
         return failed(
             reason,
             "https://docs.aws.amazon.com/batch/latest/userguide/invalid_compute_environment.html",
@@ -129,7 +129,7 @@ def _environment(found: Mapping[str, Any], settings: Settings) -> Finding:
             f"set platformCapabilities to {[wanted.upper()]} in job_definition_extra, or "
             "queue to another queue",
         )
-    if limit := placement.limit(found, settings, settings.nodes):
+    if limit := placement.limit(environment, settings, settings.nodes):
         requested = f"vcpu is {settings.vcpu:g}, but it {limit}"
         return failed(requested, "raise maxvCpus, or reduce vcpu or nodes")
     return Finding("compute environment", OK, text)
@@ -156,9 +156,9 @@ async def role(access: Aws, settings: Settings, option: str) -> list[Finding]:
     name: str = getattr(settings, option)
     if not name:
         return [Finding(check, OK, "none: jobs have the permissions of their instance")]
-    found = await find_role(access, option, name)
-    arn = str(found["Arn"])
-    if _trusts_ecs(found.get("AssumeRolePolicyDocument") or {}):
+    described = await find_role(access, option, name)
+    arn = str(described["Arn"])
+    if _trusts_ecs(described.get("AssumeRolePolicyDocument") or {}):
         return [Finding(check, OK, arn)]
     short = name.rpartition("/")[2]
     return [
@@ -191,10 +191,10 @@ async def log_group(access: Aws, settings: Settings) -> list[Finding]:
     """Check the log group."""
     if not settings.batch_job_log_group_name:
         return [Finding("log group", OK, "the default of AWS, /aws/batch/job")]
-    found = await find_log_group(access, settings)
-    days = found.get("retentionInDays")
+    group = await find_log_group(access, settings)
+    days = group.get("retentionInDays")
     text = (
-        f"{found['logGroupName']}, whose lines are kept "
+        f"{group['logGroupName']}, whose lines are kept "
         f"{f'for {days} days' if days else 'indefinitely'}"
     )
     return [Finding("log group", OK, text)]
@@ -273,10 +273,10 @@ async def _in_docker(uri: str) -> dict[str, Any]:
     )
     try:
         out, _ = await within(_DOCKER_S, process.communicate())
-        found = json.loads(out)
+        configuration = json.loads(out)
     except (TimeoutError, ValueError):
         return {}
     finally:
         if process.returncode is None:
             process.kill()
-    return found if isinstance(found, dict) else {}
+    return configuration if isinstance(configuration, dict) else {}

@@ -259,13 +259,13 @@ def _overrides(job: JobSpec, *, is_own: bool) -> list[dict[str, Any]]:
                 "resourceRequirements": resource_requirements(job.settings),
             }
         ]
-    found = []
+    overrides = []
     for place, group in enumerate(job.groups):
         parts = _container((), own) if is_own else _container(group.command, {**group.env, **own})
         with groups.naming(job, place):
             needs = resource_requirements(groups.resources(job.settings, group))
-        found.append({**parts, "resourceRequirements": needs})
-    return found
+        overrides.append({**parts, "resourceRequirements": needs})
+    return overrides
 
 
 def _container(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:

@@ -76,10 +76,10 @@ def edited_request(job: JobSpec, definition_arn: str) -> dict[str, Any]:
 
 
 def _part(requests: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = requests.get(name)
-    if not isinstance(found, dict):
+    part = requests.get(name)
+    if not isinstance(part, dict):
         raise SettingsError(f"the request has no {name}. Keep what the dry run wrote there.")
-    return copy.deepcopy(found)
+    return copy.deepcopy(part)
 
 
 def _overrides(request: dict[str, Any], document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -105,10 +105,10 @@ def failure_reason(detail: JobDetail) -> FailureReason:
     if detail.map_failure:  # Batch cancelled its remaining child jobs, but not the array itself
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
-    found = next(row.failure_reason for row in rows if row.fits(detail))
-    if found.kind is errors.JobStuckError:
-        found = replace(found, remedy=blocked.remedy(detail.status_reason) or found.remedy)
-    return filled(found, _WORDS, detail)
+    reason = next(row.failure_reason for row in rows if row.fits(detail))
+    if reason.kind is errors.JobStuckError:
+        reason = replace(reason, remedy=blocked.remedy(detail.status_reason) or reason.remedy)
+    return filled(reason, _WORDS, detail)
 
 
 def is_explained(detail: JobDetail) -> bool:

@@ -64,10 +64,10 @@ def _check_features(group: Nodes) -> None:
         "ulimits": ", ".join(limit.name for limit in group.ulimits),
         "privileged": group.privileged,
     }
-    for option, found in requested.items():
-        if found:
+    for option, value in requested.items():
+        if value:
             raise SettingsError(
-                f"{option} is {found}, which Fargate does not support. Remove it, or run on "
+                f"{option} is {value}, which Fargate does not support. Remove it, or run on "
                 "EC2 (platformCapabilities in job_definition_extra).",
                 option=option,
             )

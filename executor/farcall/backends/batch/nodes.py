@@ -84,7 +84,7 @@ def container(group: Nodes) -> dict[str, Any]:
     pairs = list(zip(names, group.mounts, strict=True))
     shared_mib = None if group.shm_size is None else math.ceil(group.shm_size * 1024)
     linux = {"devices": list(map(_device, group.devices)), "sharedMemorySize": shared_mib}
-    found = {
+    fields = {
         "image": group.image,
         "volumes": [_volume(name, mount) for name, mount in pairs],
         "mountPoints": [
@@ -100,7 +100,7 @@ def container(group: Nodes) -> dict[str, Any]:
         "privileged": group.privileged,
         "user": group.user,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def secrets(places: Mapping[str, str]) -> list[dict[str, str]]:
@@ -157,13 +157,13 @@ def _check_roles(settings: Settings, mounts: Sequence[Mount], secrets: Mapping[s
     """Reject features that need a role on Batch, if the options do not name one."""
     extra = settings.job_definition_extra.get("containerProperties", {})
     points = [mount.access_point for mount in mounts if isinstance(mount, EfsMount)]
-    for option, found, role, name in (
+    for option, value, role, name in (
         ("mounts", "".join(points[:1]), "jobRoleArn", "batch_job_role_name"),
         ("secrets", "".join(list(secrets)[:1]), "executionRoleArn", _EXECUTION_ROLE),
     ):
-        if found and not (getattr(settings, name) or extra.get(role)):
+        if value and not (getattr(settings, name) or extra.get(role)):
             raise SettingsError(
-                f"{option} has {found!r}, which requires a role on Batch. Set {name}.",
+                f"{option} has {value!r}, which requires a role on Batch. Set {name}.",
                 option=option,
             )
 
@@ -211,12 +211,18 @@ def _volume(name: str, mount: Mount) -> dict[str, Any]:
 
 
 def _efs(mount: EfsMount) -> dict[str, Any]:
-    found: dict[str, Any] = {"fileSystemId": mount.file_system, "transitEncryption": "ENABLED"}
+    configuration: dict[str, Any] = {
+        "fileSystemId": mount.file_system,
+        "transitEncryption": "ENABLED",
+    }
     if mount.access_point:
-        found["authorizationConfig"] = {"accessPointId": mount.access_point, "iam": "ENABLED"}
+        configuration["authorizationConfig"] = {
+            "accessPointId": mount.access_point,
+            "iam": "ENABLED",
+        }
     else:
-        found["rootDirectory"] = mount.root
-    return found
+        configuration["rootDirectory"] = mount.root
+    return configuration
 
 
 def _device(device: Device) -> dict[str, Any]:

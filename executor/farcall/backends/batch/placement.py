@@ -33,7 +33,7 @@ def check(environments: Sequence[Mapping[str, Any]], settings: Settings, nodes: 
     limits = [limit(environment, settings, nodes) for environment in environments]
     if limits and all(limits):
         names = [environment["computeEnvironmentName"] for environment in environments]
-        reasons = "; ".join(f"{name} {found}" for name, found in zip(names, limits, strict=True))
+        reasons = "; ".join(f"{name} {reason}" for name, reason in zip(names, limits, strict=True))
         raise SettingsError(
             f"vcpu is {settings.vcpu:g}, so a job in queue {settings.queue!r} would wait "
             f"indefinitely: {reasons}; raise maxvCpus, reduce vcpu or nodes, or set queue to "

@@ -52,8 +52,7 @@ async def check(access: Aws, batch: Batch, settings: Settings) -> Resources:
     """Look up the resources that the options name.
 
     Missing permissions for IAM and logs are ignored: missing resources are then reported when a
-    job
-    starts.
+    job starts.
 
     Raises:
         SettingsError: A resource that the options name does not exist, or cannot be used.
@@ -92,18 +91,18 @@ async def find_queue(batch: Batch, settings: Settings, region: str) -> dict[str,
 
 async def unknown_queue(batch: Batch, name: str, region: str) -> SettingsError:
     """Return the error for a missing queue; it names the existing queues."""
-    found = "run `aws batch describe-job-queues` to list the queues"
+    existing = "run `aws batch describe-job-queues` to list the queues"
     with contextlib.suppress(ServiceError):
         names = await batch.queues()
         close = difflib.get_close_matches(name, names, 1)
         if names:
-            found = (
+            existing = (
                 f"did you mean {close[0]}?" if close else f"its queues are {', '.join(names[:10])}"
             )
         if len(names) > 10 and not close:
-            found += f" and {len(names) - 10} more"
+            existing += f" and {len(names) - 10} more"
     return SettingsError(
-        f"queue is {name!r}, which does not exist in {region}; {found}; set queue to a queue "
+        f"queue is {name!r}, which does not exist in {region}; {existing}; set queue to a queue "
         "in this region, or set region",
         option="queue",
     )
@@ -121,8 +120,8 @@ async def find_log_group(access: Aws, settings: Settings) -> dict[str, Any]:
     async for page in clients.pages(client, "describe_log_groups", logGroupNamePrefix=name):
         for group in page.get("logGroups", []):
             if group["logGroupName"] == name:
-                found: dict[str, Any] = group
-                return found
+                described: dict[str, Any] = group
+                return described
     raise SettingsError(
         f"batch_job_log_group_name is {name!r}, which does not exist in "
         f"{access.region_and_origin}; set region to the group's region, or create the group "
@@ -164,8 +163,8 @@ async def find_image(batch: Batch, settings: Settings) -> Image:
     if settings.image:
         return Image(settings.image)
     name = settings.batch_job_definition_name
-    found = await batch.find_definition(name) if name else None
-    image = str((found or {}).get("containerProperties", {}).get("image", ""))
+    definition = await batch.find_definition(name) if name else None
+    image = str((definition or {}).get("containerProperties", {}).get("image", ""))
     if image and not image.startswith(FOREIGN_IMAGES):  # set by Covalent's own plugin
         return Image(image)
     stock = stock_image(settings)

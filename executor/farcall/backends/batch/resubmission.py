@@ -67,7 +67,7 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
     groups = definition.get("nodeProperties", {}).get("nodeRangeProperties") or [{}]
     container = definition.get("containerProperties") or groups[0].get("container", {})
     platforms = definition.get("platformCapabilities")
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "queue": detail.queue,
         "priority": submitted.get("schedulingPriorityOverride"),
         "share_identifier": submitted.get("shareIdentifier", ""),
@@ -77,19 +77,19 @@ def options_of(detail: JobDetail, requests: Mapping[str, Any]) -> dict[str, Any]
         **image_of(detail),
     }
     if container:
-        found["batch_job_role_name"] = container.get("jobRoleArn", "")
-        found["batch_execution_role_name"] = container.get("executionRoleArn", "")
-    return found
+        options["batch_job_role_name"] = container.get("jobRoleArn", "")
+        options["batch_execution_role_name"] = container.get("executionRoleArn", "")
+    return options
 
 
 def _variables(detail: JobDetail) -> dict[str, str]:
     """Return a job's variables without those of farcall and Batch."""
-    found = {}
+    variables = {}
     for name, value in detail.environment.items():
         with contextlib.suppress(ValueError):
             check_variable(name)
-            found[name] = value
-    return found
+            variables[name] = value
+    return variables
 
 
 def image_of(detail: JobDetail) -> dict[str, str]:

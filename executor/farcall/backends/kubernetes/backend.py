@@ -81,8 +81,8 @@ class KubernetesBackend:
     @property
     def namespace(self) -> str:
         """The namespace of the jobs, even without a cluster."""
-        found = self._kube.namespace if self._kube is not None else self._settings.namespace
-        return found or _NAMESPACE
+        configured = self._kube.namespace if self._kube is not None else self._settings.namespace
+        return configured or _NAMESPACE
 
     @functools.cached_property
     def _lookup(self) -> Lookup:
@@ -101,8 +101,10 @@ class KubernetesBackend:
     async def reach(self) -> list[Finding]:
         """Check that the API server responds."""
         version = await self.kube.request("GET", "/version")
-        found = f"Kubernetes {version.get('gitVersion', '(unknown version)')} at {self.kube.place}"
-        return [Finding("cluster", OK, f"{found}, namespace {self.kube.namespace}")]
+        server = (
+            f"Kubernetes {version.get('gitVersion', '(unknown version)')} at {self.kube.place}"
+        )
+        return [Finding("cluster", OK, f"{server}, namespace {self.kube.namespace}")]
 
     def examine(
         self, settings: Settings, *, answers: bool
@@ -162,16 +164,16 @@ class KubernetesBackend:
         arrays = {job_id: job for job_id, job in known.items() if job.is_array}
         others = {job_id: job for job_id, job in known.items() if not job.is_array}
         pods = await self._lookup.pods({job.name: job for job in others.values()}.values())
-        found: dict[str, JobDetail | None] = {}
+        details: dict[str, JobDetail | None] = {}
         gangs = {job.name: job for job in others.values() if len(job.objects) > 1}
         await asyncio.gather(*map(self._ending.end_left, gangs.values()))
         for job_id, job in others.items():
-            found[job_id] = await self._plain(job, job_id, pods[job.name])
+            details[job_id] = await self._plain(job, job_id, pods[job.name])
         for job_id, job in arrays.items():
             if job_id == job.name:
-                found[job_id] = await self._array(job)
-        found |= await self._children(arrays)
-        return {job_id: each for job_id in ids if (each := found.get(job_id)) is not None}
+                details[job_id] = await self._array(job)
+        details |= await self._children(arrays)
+        return {job_id: each for job_id in ids if (each := details.get(job_id)) is not None}
 
     async def _array(self, job: Found) -> JobDetail:
         waiting = await self._lookup.waiting(job)
@@ -193,14 +195,14 @@ class KubernetesBackend:
             index = _number(job_id, ":")
             if index is not None and index < job.size:
                 wanted.setdefault(job.name, []).append(index)
-        found: dict[str, JobDetail | None] = {}
+        details: dict[str, JobDetail | None] = {}
         for name, indexes in wanted.items():
             job = jobs[f"{name}:{indexes[0]}"]
             pods = await self._lookup.children(job, indexes)
             described = job.description()
             for index in indexes:
-                found[f"{name}:{index}"] = described.task(index, pods.get(index, ()))
-        return found
+                details[f"{name}:{index}"] = described.task(index, pods.get(index, ()))
+        return details
 
     async def requests_of(self, job_id: str) -> dict[str, Any] | None:
         """Return an existing job's documents, without the server's additions."""
@@ -242,8 +244,8 @@ class KubernetesBackend:
 
     async def list_named(self, name: str, queue: str) -> list[JobDetail]:
         """Return the job with a name."""
-        found = await self._lookup.list_named(name, queue)
-        return list((await self.describe(job.name for job in found)).values())
+        jobs = await self._lookup.list_named(name, queue)
+        return list((await self.describe(job.name for job in jobs)).values())
 
     def list_jobs(
         self,

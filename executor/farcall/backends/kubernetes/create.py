@@ -141,10 +141,10 @@ async def _create(kube: Kube, document: Mapping[str, Any], ticket: Ticket) -> di
 
 def _is_same(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Return whether an object was created from a document, or is the shared Service."""
-    found, own = there.get("metadata") or {}, wanted["metadata"]
+    metadata, own = there.get("metadata") or {}, wanted["metadata"]
     if wanted["kind"] == "Service":
-        return bool((found.get("labels") or {}).get(MANAGED_LABEL) == MANAGER)
-    digest = (found.get("annotations") or {}).get(DIGEST_ANNOTATION)
+        return bool((metadata.get("labels") or {}).get(MANAGED_LABEL) == MANAGER)
+    digest = (metadata.get("annotations") or {}).get(DIGEST_ANNOTATION)
     return bool(digest == own["annotations"][DIGEST_ANNOTATION])
 
 

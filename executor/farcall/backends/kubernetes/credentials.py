@@ -113,8 +113,8 @@ async def _run_plugin(connection: Connection, plugin: ExecPlugin) -> tuple[Proof
     if not token and not certificate[0]:
         raise _failed(plugin, "printed neither a token nor a certificate")
     if document.get("apiVersion") != plugin.version:
-        found = document.get("apiVersion")
-        raise _failed(plugin, f"printed apiVersion {found!r} instead of {plugin.version!r}")
+        version = document.get("apiVersion")
+        raise _failed(plugin, f"printed apiVersion {version!r} instead of {plugin.version!r}")
     return Proof(f"Bearer {token}" if token else "", certificate), until
 
 

@@ -107,23 +107,23 @@ class Description:
             return self._one(base, 0, pods)
         main = next((each for each in reversed(_of(pods)) if each.node == 0), None)
         failed_pod = main if base.groups and end and end.is_success else _failed_pod(pods, end)
-        found = self._with_end(base)
+        detail = self._with_end(base)
         if failed_pod is not None:
-            found = replace(
-                found,
+            detail = replace(
+                detail,
                 exit_code=failed_pod.exit_code,
                 container_reason=failed_pod.container_reason,
                 log_stream=failed_pod.as_attempt().log_stream,
             )
         if end is None:
-            found = self._as_it_waits(found, pods)
+            detail = self._as_it_waits(detail, pods)
         if base.groups:
-            status = found.status if end else self._unfinished(main)
+            status = detail.status if end else self._unfinished(main)
             started = main.started_at if main else None
             return replace(
-                found, status=status, started_at=started, tried=_attempts_of_job(pods, end)
+                detail, status=status, started_at=started, tried=_attempts_of_job(pods, end)
             )
-        return replace(found, array_size=self._size, status_summary=self._summary(pods))
+        return replace(detail, array_size=self._size, status_summary=self._summary(pods))
 
     def task(self, index: int, pods: Sequence[Pod]) -> KubernetesDetail | None:
         """Describe an array task; return None if the index does not exist."""
@@ -151,11 +151,11 @@ class Description:
         )
         own = _of(each for each in pods if each.node == rank)
         last = own[-1] if own else None
-        found = _with_pod(self._with_end(base), last, own)
+        detail = _with_pod(self._with_end(base), last, own)
         status = self._node_end(rank, last)
         if status is None:
-            return self._as_it_waits(replace(found, status=self._unfinished(last)), own)
-        return replace(found, status=status, status_reason=_node_reason(status, last, end))
+            return self._as_it_waits(replace(detail, status=self._unfinished(last)), own)
+        return replace(detail, status=status, status_reason=_node_reason(status, last, end))
 
     def _node_end(self, rank: int, last: Pod | None) -> JobStatus | None:
         """Return how a node ended: by its pod, its own Job, or the entire job."""
@@ -183,19 +183,19 @@ class Description:
         own, end = _of(pods), self._end
         last = own[-1] if own else None
         is_suspended = bool(self._spec.get("suspend"))
-        found = _with_pod(base, last, own, is_suspended=is_suspended)
+        detail = _with_pod(base, last, own, is_suspended=is_suspended)
         if index in self._completed or (last is not None and last.phase == "Succeeded"):
-            return replace(found, status=JobStatus.SUCCEEDED, status_reason="")
+            return replace(detail, status=JobStatus.SUCCEEDED, status_reason="")
         has_failed = index in self._failed or self._is_last(last)
         if not has_failed and end is None:
-            return self._as_it_waits(replace(found, status=self._unfinished(last)), own)
+            return self._as_it_waits(replace(detail, status=self._unfinished(last)), own)
         reason = self._why(index, last, has_failed=has_failed)
         return replace(
-            found,
+            detail,
             status=JobStatus.SUCCEEDED if end and end.is_success else JobStatus.FAILED,
             status_reason=reason,
             is_terminated=reason.startswith(OWN_REASON),
-            stopped_at=found.stopped_at or (end.at if end else None),
+            stopped_at=detail.stopped_at or (end.at if end else None),
         )
 
     def _why(self, index: int, last: Pod | None, *, has_failed: bool) -> str:
@@ -274,7 +274,7 @@ class Description:
         starting -= min(starting, sum(each.is_unreachable for each in pods))
         rest = max(0, self._size - done - failed - active)
         is_held = bool(self._spec.get("suspend"))
-        found = {
+        counts = {
             JobStatus.SUBMITTED: 0 if is_held else rest,
             JobStatus.RUNNABLE: waits - starting + (rest if is_held else 0),
             JobStatus.STARTING: starting,
@@ -282,30 +282,30 @@ class Description:
             JobStatus.SUCCEEDED: done,
             JobStatus.FAILED: failed,
         }
-        return {key.value: number for key, number in found.items() if number}
+        return {key.value: number for key, number in counts.items() if number}
 
-    def _as_it_waits(self, found: KubernetesDetail, pods: Sequence[Pod]) -> KubernetesDetail:
+    def _as_it_waits(self, detail: KubernetesDetail, pods: Sequence[Pod]) -> KubernetesDetail:
         """Add the reason that keeps a job from starting, if none of its pods runs."""
         lost = next((each for each in pods if each.is_unreachable), None)
         if lost is not None:
-            return replace(found, status_reason=lost.reason)
-        if (self._status.get("ready") or 0) and found.status is JobStatus.PENDING:
-            return found
+            return replace(detail, status_reason=lost.reason)
+        if (self._status.get("ready") or 0) and detail.status is JobStatus.PENDING:
+            return detail
         if self._spec.get("suspend"):
-            return replace(found, status_reason=words("Suspended", _queue_words(self._events)))
+            return replace(detail, status_reason=words("Suspended", _queue_words(self._events)))
         pending = [each for each in pods if each.is_pending]
         if not pending:
             if self._status.get("active"):
-                return found
-            return replace(found, status_reason=_last_event(self._events, ("FailedCreate",)))
+                return detail
+            return replace(detail, status_reason=_last_event(self._events, ("FailedCreate",)))
         blocked = [bool(each.reason or each.container_reason) for each in pending]
         if not all(blocked):
             event = "" if any(blocked) else _last_event(self._events, _START_EVENTS)
-            return replace(found, container_reason=event)
+            return replace(detail, container_reason=event)
         first = pending[0]
         held = _queue_words(self._events) if first.reason else ""
         reason = words(first.reason.partition(":")[0], held) if held else first.reason
-        return replace(found, status_reason=reason, container_reason=first.container_reason)
+        return replace(detail, status_reason=reason, container_reason=first.container_reason)
 
 
 def _node_reason(status: JobStatus, last: Pod | None, end: _End | None) -> str:
@@ -392,12 +392,12 @@ def _end(job: Mapping[str, Any], *, is_deleted: bool) -> _End | None:
     by_type = {each.get("type"): each for each in conditions if each.get("status") == "True"}
     for kind in (*_SUCCESSES, *_FAILURES):
         if kind in by_type:
-            found = by_type[kind]
-            at = moment(by_type.get("FailureTarget", found).get("lastTransitionTime"))
+            condition = by_type[kind]
+            at = moment(by_type.get("FailureTarget", condition).get("lastTransitionTime"))
             if kind in _SUCCESSES:
                 return _End(is_success=True, reason="", at=at)
             own = annotations_of(job).get(REASON_ANNOTATION)
-            said = words(found.get("reason"), found.get("message"))
+            said = words(condition.get("reason"), condition.get("message"))
             return _End(is_success=False, reason=str(own or said), at=at)
     return _End(is_success=False, reason=_deleted(job), at=None) if is_deleted else None
 
@@ -429,17 +429,17 @@ def _attempts_of_job(pods: Sequence[Pod], end: _End | None) -> tuple[Attempt, ..
 
 def _queue_words(events: Iterable[Mapping[str, Any]]) -> str:
     """Return the reason of Kueue's Workload or Volcano's PodGroup for a job's wait."""
-    found = next((each for each in events if each.get("kind") in _WAITING_KINDS), {})
-    conditions = (found.get("status") or {}).get("conditions") or ()
+    waiting = next((each for each in events if each.get("kind") in _WAITING_KINDS), {})
+    conditions = (waiting.get("status") or {}).get("conditions") or ()
     by_kind = {(each.get("type"), each.get("status")): each for each in conditions}
     wanted = [by_kind[kind] for kind in _QUEUE_CONDITIONS if kind in by_kind]
-    if (found.get("spec") or {}).get("active") is False:
+    if (waiting.get("spec") or {}).get("active") is False:
         evicted = by_kind.get(("Evicted", "True")) or {}
         return words(_DEACTIVATED, evicted.get("message") or "The workload is deactivated")
     return words(wanted[0].get("reason"), wanted[0].get("message")) if wanted else ""
 
 
 def _last_event(events: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> str:
-    found = [each for each in events if each.get("reason") in reasons]
-    found.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
-    return words(found[-1].get("reason"), found[-1].get("message")) if found else ""
+    matching = [each for each in events if each.get("reason") in reasons]
+    matching.sort(key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    return words(matching[-1].get("reason"), matching[-1].get("message")) if matching else ""

@@ -48,8 +48,8 @@ class KubernetesDetail(JobDetail):
     @property
     def places(self) -> Mapping[str, str]:
         """Its namespace, and the pod of its last attempt that has started."""
-        found = {"Namespace": self.log_group, "Pod": self.log_stream}
-        return {name: text for name, text in found.items() if text}
+        texts = {"Namespace": self.log_group, "Pod": self.log_stream}
+        return {name: text for name, text in texts.items() if text}
 
     @property
     def remedy(self) -> str:
@@ -149,7 +149,7 @@ def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
     placed = sorted(templates, key=lambda each: each[0])
     if not any(ENV_OWN_NODES in _environment(_container(pod)) for _, _, pod in placed):
         return ()
-    found: list[NodeGroup] = []
+    groups: list[NodeGroup] = []
     for first, count, template in placed:
         container = _container(template)
         vcpu, memory, gpus = _resources(container)
@@ -163,12 +163,12 @@ def _groups(objects: Iterable[Mapping[str, Any]]) -> tuple[NodeGroup, ...]:
             memory_mib=memory,
             gpus=gpus,
         )
-        before = found[-1] if found else None
+        before = groups[-1] if groups else None
         if before is not None and _is_same(before, group):
-            found[-1] = replace(before, last=group.last)
+            groups[-1] = replace(before, last=group.last)
         else:
-            found.append(group)
-    return tuple(found)
+            groups.append(group)
+    return tuple(groups)
 
 
 def _is_same(one: NodeGroup, other: NodeGroup) -> bool:
@@ -200,9 +200,9 @@ def _templates(document: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str,
 
 
 def _container(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = template.get("containers") or ()
-    own = next((each for each in found if each.get("name") == CONTAINER), None)
-    return own if own is not None else next(iter(found), {})
+    containers = template.get("containers") or ()
+    own = next((each for each in containers if each.get("name") == CONTAINER), None)
+    return own if own is not None else next(iter(containers), {})
 
 
 def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
@@ -211,8 +211,8 @@ def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
-    found = (each for each in container.get("env") or () if "value" in each)
-    return {each["name"]: unescaped(each["value"] or "") for each in found}
+    variables = (each for each in container.get("env") or () if "value" in each)
+    return {each["name"]: unescaped(each["value"] or "") for each in variables}
 
 
 def _resources(container: Mapping[str, Any]) -> tuple[float, int, int]:
@@ -229,7 +229,7 @@ def json_annotation(job: Mapping[str, Any], annotation: str) -> dict[str, Any]:
     """Parse a JSON annotation; empty if invalid, because other clients can write it."""
     text = annotations_of(job).get(annotation)
     try:
-        found = json.loads(text) if isinstance(text, str) else {}
+        parsed = json.loads(text) if isinstance(text, str) else {}
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -57,22 +57,24 @@ def checks(
         settings: The options.
         answers: Whether the server responds; if not, no request is made.
     """
-    found: dict[str, Awaitable[Iterable[Finding]]] = {"resources": check_resources(settings)}
+    checks_by_name: dict[str, Awaitable[Iterable[Finding]]] = {
+        "resources": check_resources(settings)
+    }
     if answers:
-        found |= {
+        checks_by_name |= {
             "version": version(kube),
             "namespace": namespace(kube),
             "rights": rights(kube, settings),
             "quota": quota(kube, settings),
         }
         for name, each in _named(kube, settings).items():
-            found[name] = thing(kube, name, each)
-    return found
+            checks_by_name[name] = thing(kube, name, each)
+    return checks_by_name
 
 
 def wanted(settings: Settings) -> list[Right]:
     """Return the permissions that the options need in the jobs' namespace."""
-    found = [
+    needed = [
         Right("batch", "jobs", ("create", "get", "list", "patch")),
         Right("batch", "jobs", ("watch",), "the status of jobs is polled"),
         Right("batch", "jobs", ("delete",), "jobs are only deleted by their ttl"),
@@ -83,10 +85,10 @@ def wanted(settings: Settings) -> list[Right]:
         Right("", "events", ("list",), "the reason is not reported if no pods can be created"),
     ]
     if settings.nodes > 1:
-        found.append(Right("", "services", ("create", "get"), "jobs on several nodes"))
+        needed.append(Right("", "services", ("create", "get"), "jobs on several nodes"))
     if settings.scheduler == "volcano":
         groups = "scheduling.volcano.sh"
-        found += [
+        needed += [
             Right("batch.volcano.sh", "jobs", ("create", "get", "list"), "Volcano's own jobs"),
             Right(
                 "bus.volcano.sh", "commands", ("create",), "Volcano's own jobs cannot be cancelled"
@@ -100,7 +102,7 @@ def wanted(settings: Settings) -> list[Right]:
         ]
     if settings.scheduler == "kueue":
         group = "kueue.x-k8s.io"
-        found.append(
+        needed.append(
             Right(
                 group,
                 "workloads",
@@ -108,7 +110,7 @@ def wanted(settings: Settings) -> list[Right]:
                 "the reason is not reported if Kueue makes a job wait",
             )
         )
-    return found
+    return needed
 
 
 async def check_resources(settings: Settings) -> list[Finding]:
@@ -123,8 +125,8 @@ async def check_resources(settings: Settings) -> list[Finding]:
 
 async def version(kube: Kube) -> list[Finding]:
     """Check the server's version, and report missing features of older ones."""
-    found = await kube.request("GET", "/version")
-    text = str(found.get("gitVersion") or f"{found.get('major')}.{found.get('minor')}")
+    answer = await kube.request("GET", "/version")
+    text = str(answer.get("gitVersion") or f"{answer.get('major')}.{answer.get('minor')}")
     numbers = re.match(r"v?(\d+)\.(\d+)", text)
     if numbers is None:
         return [Finding("version", WARNING, f"the server reports its version as {text!r}", "")]
@@ -145,13 +147,13 @@ async def version(kube: Kube) -> list[Finding]:
 async def namespace(kube: Kube) -> list[Finding]:
     """Check that the namespace exists and is active."""
     try:
-        found = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
+        described = await kube.request("GET", f"/api/v1/namespaces/{kube.namespace}")
     except KubeError as error:
         if error.status != FORBIDDEN:
             raise
         text = f"cannot check {kube.namespace}: permission to get namespaces is missing"
         return [Finding("namespace", NOT_CHECKED, text)]
-    phase = (found.get("status") or {}).get("phase") or "Active"
+    phase = (described.get("status") or {}).get("phase") or "Active"
     if phase != "Active":
         return [
             Finding(
@@ -211,13 +213,13 @@ async def _may(kube: Kube, right: Right, verb: str) -> bool:
 async def quota(kube: Kube, settings: Settings) -> list[Finding]:
     """Check whether a pod with these options fits into the namespace's quotas."""
     try:
-        found = await kube.request("GET", kube.path("resourcequotas"))
+        listed = await kube.request("GET", kube.path("resourcequotas"))
     except KubeError as error:
         if error.status != FORBIDDEN:
             raise
         text = "cannot list quotas: permission to list resourcequotas is missing"
         return [Finding("quota", NOT_CHECKED, text)]
-    items = found.get("items") or []
+    items = listed.get("items") or []
     if not items:
         return [Finding("quota", OK, f"{kube.namespace} has none")]
     return [_quota(item, settings) for item in items]
@@ -248,23 +250,25 @@ def _quota(item: Mapping[str, Any], settings: Settings) -> Finding:
 
 def _amounts(settings: Settings) -> dict[str, float]:
     """Return one pod's share of a quota, by the quota's resource names."""
-    found: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
+    amounts: dict[str, float] = {"pods": 1, "count/jobs.batch": 1}
     for name, value in pod_template.resources(settings).items():
         for key in (name, f"requests.{name}", f"limits.{name}"):
-            found[key] = quantities.quantity(value)
-    return found
+            amounts[key] = quantities.quantity(value)
+    return amounts
 
 
 def _named(kube: Kube, settings: Settings) -> dict[str, NamedObject]:
     """Return the objects that options name, by check."""
-    found = {each.option.replace("_", " "): each for each in named_objects(kube, settings)}
+    objects = {each.option.replace("_", " "): each for each in named_objects(kube, settings)}
     if name := settings.s3_secret:
-        found["S3 secret"] = NamedObject("s3_secret", name, kube.path("secrets", name), "secrets")
+        objects["S3 secret"] = NamedObject(
+            "s3_secret", name, kube.path("secrets", name), "secrets"
+        )
     for name in settings.image_pull_secrets:
         path = kube.path("secrets", name)
         wanted = NamedObject("image_pull_secrets", name, path, "secrets")
-        found[f"image pull secret {name}"] = wanted
-    return found
+        objects[f"image pull secret {name}"] = wanted
+    return objects
 
 
 async def thing(kube: Kube, check: str, wanted: NamedObject) -> list[Finding]:
@@ -275,17 +279,17 @@ async def thing(kube: Kube, check: str, wanted: NamedObject) -> list[Finding]:
         KubeError: The server refused for another reason.
     """
     name = wanted.name
-    found = await get_object(kube, wanted)
-    if found is None:
+    existing = await get_object(kube, wanted)
+    if existing is None:
         text = f"cannot check {name}: permission to get {wanted.kind} is missing"
         return [Finding(check, NOT_CHECKED, text)]
     is_secret = wanted.option == "s3_secret"
-    return [_secret(check, name, found) if is_secret else Finding(check, OK, name)]
+    return [_secret(check, name, existing) if is_secret else Finding(check, OK, name)]
 
 
-def _secret(check: str, name: str, found: Mapping[str, Any]) -> Finding:
+def _secret(check: str, name: str, secret: Mapping[str, Any]) -> Finding:
     """Check that the Secret has the two keys; its values are not read."""
-    there = {*(found.get("data") or ()), *(found.get("stringData") or ())}
+    there = {*(secret.get("data") or ()), *(secret.get("stringData") or ())}
     lacking = [key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if key not in there]
     if not lacking:
         return Finding(check, OK, f"{name} with {len(there)} variables")

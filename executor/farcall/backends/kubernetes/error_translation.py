@@ -52,19 +52,19 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, method: str, path: str, params: Mapping[str, Any]) -> Call:
         """Parse a request."""
-        found = _PATH.match(path)
-        if found is None:
+        match = _PATH.match(path)
+        if match is None:
             return cls(method.lower(), path)
-        group, name, part = found["group"] or "", found["name"] or "", found["part"] or ""
+        group, name, part = match["group"] or "", match["name"] or "", match["part"] or ""
         resource = "".join(
             (
-                found["resource"] or "namespaces",
+                match["resource"] or "namespaces",
                 f".{group}" if group else "",
                 f"/{part}" * bool(part),
             )
         )
-        namespace = found["namespace"] or ""
-        if not found["resource"]:  # the namespace itself
+        namespace = match["namespace"] or ""
+        if not match["resource"]:  # the namespace itself
             namespace, name = "", namespace
         verb = _VERBS.get(method) or ("get" if name else "list")
         return cls("watch" if params.get("watch") else verb, resource, namespace, name)

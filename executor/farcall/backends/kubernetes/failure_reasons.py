@@ -83,26 +83,26 @@ def failure_reason(detail: JobDetail) -> FailureReason:
     if detail.map_failure:  # its unfinished tasks were terminated
         return MAP_FAILED
     rows = COMMAND_ENDINGS if detail.is_command else ENDINGS
-    found = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
-    return explained(found, detail)
+    reason = _stuck(detail) or next(row.failure_reason for row in rows if row.fits(detail))
+    return explained(reason, detail)
 
 
-def explained(found: FailureReason, detail: JobDetail) -> FailureReason:
+def explained(reason: FailureReason, detail: JobDetail) -> FailureReason:
     """Return a failure reason with the job's facts, or the blocking init container's image."""
     init = _INIT_CONTAINER.search(f"{detail.status_reason}; {detail.container_reason}")
     if init is not None:
         image = f"the image {init[2]} of init container {init[1]}, which farcall does not add"
-        found = replace(found, remedy=found.remedy.replace(IMAGE, image))
-    return filled(found, WORDS, detail)
+        reason = replace(reason, remedy=reason.remedy.replace(IMAGE, image))
+    return filled(reason, WORDS, detail)
 
 
 def _stuck(detail: JobDetail) -> FailureReason | None:
     """Return why a terminated job was blocked, from its status reason."""
-    found = _STUCK.match(detail.status_reason)
-    if found is None:
+    match = _STUCK.match(detail.status_reason)
+    if match is None:
         return None
     trimmed = replace(
-        detail, status_reason=detail.status_reason[found.end() :], container_reason=""
+        detail, status_reason=detail.status_reason[match.end() :], container_reason=""
     )
     row = row_of(trimmed)
     if row is not None and row.heals is not Heals.OFTEN:

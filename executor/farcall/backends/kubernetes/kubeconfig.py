@@ -143,14 +143,14 @@ def _refuse_foreign(files: Sequence[Path]) -> None:
 
 def _files(path: str) -> list[Path]:
     if path:
-        found = Path(path).expanduser()
-        if not found.is_file():
+        file = Path(path).expanduser()
+        if not file.is_file():
             raise SettingsError(
                 f"kubeconfig is {path!r}, which does not exist; name a file that `kubectl "
                 "--kubeconfig` accepts",
                 option="kubeconfig",
             )
-        return [found]
+        return [file]
     named = os.environ.get(_VARIABLE)
     paths = [Path(each) for each in named.split(os.pathsep) if each] if named else [_DEFAULT]
     return [each for each in map(Path.expanduser, paths) if each.is_file()]
@@ -199,15 +199,15 @@ class _Entries:
         Raises:
             SettingsError: The entry does not exist.
         """
-        found = self._by_name[kind].get(name)
-        if found is None:
+        entry = self._by_name[kind].get(name)
+        if entry is None:
             there = ", ".join(sorted(self._by_name[kind])) or "none"
             raise SettingsError(
                 f"{whose} is {name!r}, but {self.origin} has no such {_LISTS[kind]}, only: "
                 f"{there}; run `kubectl config get-{kind}` to list them",
                 option="context" if kind == "contexts" else "kubeconfig",
             )
-        return found
+        return entry
 
 
 def _parsed(path: Path) -> Mapping[str, Any]:
@@ -222,10 +222,10 @@ def _parsed(path: Path) -> Mapping[str, Any]:
     return _table(path, document or {}, "the file")
 
 
-def _table(path: Path, found: object, what: str) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
+def _table(path: Path, table: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(table, dict):
         raise _bad(path, f"{what} is not a table of names and values")
-    return found
+    return table
 
 
 def _bad(path: Path | str, what: str) -> SettingsError:
@@ -321,11 +321,11 @@ def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     https://kubernetes.io/docs/reference/access-authn-authz/authentication/
     """
-    found = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
-    found += [("Impersonate-Group", group) for group in user.get("as-groups") or []]
+    headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in user.get("as-groups") or []]
     for name, values in (user.get("as-user-extra") or {}).items():
-        found += [(f"Impersonate-Extra-{name}", value) for value in values]
-    return [(name, str(value)) for name, value in found if value]
+        headers += [(f"Impersonate-Extra-{name}", value) for value in values]
+    return [(name, str(value)) for name, value in headers if value]
 
 
 def _plugin(origin: str, user: Mapping[str, Any]) -> ExecPlugin | None:

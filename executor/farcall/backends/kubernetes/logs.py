@@ -115,12 +115,12 @@ class PodLog:
         Raises:
             ServiceError: Kubernetes refused, other than because the log does not exist.
         """
-        found = [line async for line in self._lines(self._since, tail=max(1, number))]
-        found = [line for line in found if line.at >= self._floor]
-        if found:
-            self._floor = found[-1].at
-            self._remember(found)
-        return [LogEvent(line.at, line.text) for line in found[max(0, len(found) - number) :]]
+        lines = [line async for line in self._lines(self._since, tail=max(1, number))]
+        lines = [line for line in lines if line.at >= self._floor]
+        if lines:
+            self._floor = lines[-1].at
+            self._remember(lines)
+        return [LogEvent(line.at, line.text) for line in lines[max(0, len(lines) - number) :]]
 
     async def close(self) -> None:
         """Close the stream."""
@@ -134,18 +134,18 @@ class PodLog:
         """Yield the new ones of some lines in pages, and remember the last ones."""
         seen = {line.key for line in self._newest}
         page: list[LogEvent] = []
-        found = list(self._newest)
+        newest = list(self._newest)
         async with contextlib.aclosing(lines):
             async for line in lines:
                 if line.key in seen or line.at < self._floor:
                     continue
-                found.append(line)
+                newest.append(line)
                 page.append(LogEvent(line.at, line.text))
                 if len(page) >= _PAGE:
-                    self._remember(found)
+                    self._remember(newest)
                     yield page
-                    page, found = [], list(self._newest)
-        self._remember(found)
+                    page, newest = [], list(self._newest)
+        self._remember(newest)
         if page:
             yield page
 

@@ -154,8 +154,8 @@ class Found:
     @property
     def status(self) -> Mapping[str, Any]:
         """The controller's status."""
-        found: Mapping[str, Any] = self.job.get("status") or {}
-        return found
+        reported: Mapping[str, Any] = self.job.get("status") or {}
+        return reported
 
     def description(self, events: Iterable[Mapping[str, Any]] = ()) -> Description:
         """Return its description, with events that explain why it waits."""
@@ -170,7 +170,7 @@ class Found:
 class _Poll:
     """A cached response, and the time of the next request."""
 
-    found: list[Any]
+    entries: list[Any]
     version: str
     next_at: float
     wait_s: float
@@ -198,23 +198,23 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        found: dict[str, Found] = {}
+        by_name: dict[str, Found] = {}
         missing: list[str] = []
         for name in dict.fromkeys(names):
             seen = self.watch.get(name)
             if seen is not None:
-                found |= _whole(name, seen.objects.values(), is_deleted=seen.is_deleted)
+                by_name |= _whole(name, seen.objects.values(), is_deleted=seen.is_deleted)
             elif _NAME.fullmatch(name):
                 missing.append(name)
         if len(missing) == 1:
-            return found | await self._one(missing[0])
+            return by_name | await self._one(missing[0])
         labelled = await asyncio.gather(*map(self._labelled, _groups(missing, _TOGETHER)))
         for each in labelled:
-            found |= each
-        others = [name for name in missing if name not in found]
+            by_name |= each
+        others = [name for name in missing if name not in by_name]
         for one in await asyncio.gather(*map(self._one, others)):
-            found |= one
-        return found
+            by_name |= one
+        return by_name
 
     async def _labelled(self, names: Sequence[str]) -> dict[str, Found]:
         objects: dict[str, list[dict[str, Any]]] = {}
@@ -223,10 +223,10 @@ class Lookup:
             async for page in pages(self._kube, path, params):
                 for document in items_of(page):
                     objects.setdefault(name_of(document), []).append(document)
-        found: dict[str, Found] = {}
+        jobs: dict[str, Found] = {}
         for name, several in objects.items():
-            found |= _whole(name, several)
-        return found
+            jobs |= _whole(name, several)
+        return jobs
 
     async def _one(self, name: str) -> dict[str, Found]:
         for path in self.paths:
@@ -236,9 +236,9 @@ class Lookup:
                 if not error.is_missing:
                     raise
                 continue
-            found = _whole(name, [document])
+            jobs = _whole(name, [document])
             # A job with nodes of several groups has more objects than this one.
-            return await self._labelled([name]) if _is_multi_node(document) else found
+            return await self._labelled([name]) if _is_multi_node(document) else jobs
         return {}
 
     @property
@@ -256,11 +256,11 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        found: dict[str, list[Pod]] = {}
+        by_job: dict[str, list[Pod]] = {}
         unread: dict[str, Found] = {}
         for job in jobs:
             if (kept := self._kept(job, job.name)) is not None:
-                found[job.name] = kept
+                by_job[job.name] = kept
             else:
                 unread[job.name] = job
         ours = [name for name, job in unread.items() if job.is_ours]
@@ -276,10 +276,10 @@ class Lookup:
                 new.setdefault(pod.job, []).append(pod)
         for name, job in unread.items():
             self._keep(job, name, new[name])
-            found[name] = new[name]
+            by_job[name] = new[name]
         silent = [name for name, job in unread.items() if job.has_failed and not new[name]]
         await asyncio.gather(*map(self._add_pods, silent))
-        return {name: self._with_deleted(name, listed) for name, listed in found.items()}
+        return {name: self._with_deleted(name, listed) for name, listed in by_job.items()}
 
     async def _add_pods(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
@@ -300,12 +300,12 @@ class Lookup:
             KubeError: The server refused.
         """
         failed = self.failed(job)
-        found: dict[int, list[Pod]] = {}
+        by_task: dict[int, list[Pod]] = {}
         missing: list[int] = []
         known = job.indexes("failedIndexes") if failed is not None else frozenset()
         for index in indexes:
             if failed is not None and index in known and index in failed:
-                found[index] = failed[index]
+                by_task[index] = failed[index]
             else:
                 missing.append(index)
         for group in _groups(missing, _TOGETHER):
@@ -316,8 +316,8 @@ class Lookup:
                 pods = await self._list({"labelSelector": selector}, job.name)
                 self._keep(job, key, pods)
             gone = [p for p in self._with_deleted(job.name, []) if p.index in set(group)]
-            found |= by_index((*gone, *pods))
-        return found
+            by_task |= by_index((*gone, *pods))
+        return by_task
 
     def failed(self, job: Found) -> dict[int, list[Pod]] | None:
         """Return an array's failed pods, by index; None if they must be requested."""
@@ -348,13 +348,13 @@ class Lookup:
     async def _some(
         self, job: Found, key: str, params: Mapping[str, str], most: int, least_s: float
     ) -> list[Pod]:
-        found = self._kept(job, key, whatever_changed=True)
-        if found is None:
+        pods = self._kept(job, key, whatever_changed=True)
+        if pods is None:
             path = self._kube.path("pods")
             page = await self._kube.request("GET", path, params={**params, "limit": most})
-            found = [read_pod(document) for document in items_of(page)]
-            self._keep(job, key, found, is_open=True, least_s=least_s)
-        return found
+            pods = [read_pod(document) for document in items_of(page)]
+            self._keep(job, key, pods, is_open=True, least_s=least_s)
+        return pods
 
     async def failed_of(self, jobs: Iterable[Mapping[str, Any]]) -> dict[str, list[Pod]]:
         """Return failed pods of the failed Jobs, by job; for large Jobs only some.
@@ -363,7 +363,7 @@ class Lookup:
             KubeError: The server refused.
         """
         names = [name_of(job) for job in jobs if nodes.has_failed(job)]
-        found: dict[str, list[Pod]] = {}
+        pods: dict[str, list[Pod]] = {}
         for group in _groups(names, _TOGETHER):
             params = {
                 "labelSelector": _any_of(JOB_LABEL, group),
@@ -372,8 +372,8 @@ class Lookup:
             }
             page = await self._kube.request("GET", self._kube.path("pods"), params=params)
             for pod in map(read_pod, items_of(page)):
-                found.setdefault(pod.job, []).append(pod)
-        return {name: self._with_deleted(name, found.get(name, [])) for name in names}
+                pods.setdefault(pod.job, []).append(pod)
+        return {name: self._with_deleted(name, pods.get(name, [])) for name in names}
 
     async def in_phases(self, job: Found, phases: str) -> dict[int, list[Pod]]:
         """Return an array's pods in some phases, by index.
@@ -385,10 +385,10 @@ class Lookup:
         return by_index(await self._list(params, job.name))
 
     async def _list(self, params: Mapping[str, str], name: str = "") -> list[Pod]:
-        found = []
+        pods = []
         async for page in pages(self._kube, self._kube.path("pods"), params):
-            found += [read_pod(document) for document in items_of(page)]
-        return [replace(pod, job=name) for pod in found] if name else found
+            pods += [read_pod(document) for document in items_of(page)]
+        return [replace(pod, job=name) for pod in pods] if name else pods
 
     # --- events -------------------------------------------------------------------------------
 
@@ -405,8 +405,8 @@ class Lookup:
             return []
         path, params = query
         key = f"{job.name}!"
-        found = self._kept(job, key, whatever_changed=job.has_run)
-        if found is None:
+        documents = self._kept(job, key, whatever_changed=job.has_run)
+        if documents is None:
             try:
                 page = await self._kube.request(
                     "GET", path, params={**params, "limit": _MOST_EVENTS}
@@ -415,10 +415,10 @@ class Lookup:
                 if error.status not in (403, 404):
                     raise
                 page = {}
-            found = list(items_of(page))
+            documents = list(items_of(page))
             least_s = _PROGRESS_POLL_S if job.has_run else 0
-            self._keep(job, key, found, is_open=True, least_s=least_s)
-        return found
+            self._keep(job, key, documents, is_open=True, least_s=least_s)
+        return documents
 
     async def _explained_by(
         self, job: Found, pods: Sequence[Pod]
@@ -450,17 +450,23 @@ class Lookup:
         poll = self._polls.get(key)
         if poll is None or not (whatever_changed or poll.version == job.version):
             return None
-        return poll.found if clock.now() < poll.next_at else None
+        return poll.entries if clock.now() < poll.next_at else None
 
     def _keep(
-        self, job: Found, key: str, found: list[Any], *, is_open: bool = False, least_s: float = 0
+        self,
+        job: Found,
+        key: str,
+        entries: list[Any],
+        *,
+        is_open: bool = False,
+        least_s: float = 0,
     ) -> None:
         before = self._polls.pop(key, None)
         is_same = before is not None and before.version == job.version
         wait_s = min(2 * before.wait_s, _LONGEST_POLL_S) if before and is_same else _FIRST_POLL_S
         wait_s = max(wait_s, least_s)
-        next_at = clock.now() + wait_s if is_open or _may_change(job, found) else _NEVER
-        self._polls[key] = _Poll(found, job.version, next_at, wait_s)
+        next_at = clock.now() + wait_s if is_open or _may_change(job, entries) else _NEVER
+        self._polls[key] = _Poll(entries, job.version, next_at, wait_s)
         while len(self._polls) > _MOST_POLLS:
             del self._polls[next(iter(self._polls))]
 
@@ -483,11 +489,11 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        found = (await self.jobs([object_name(name)])).get(object_name(name))
-        if found is None or found.is_deleted or name not in (wanted_name(found.job), found.name):
+        job = (await self.jobs([object_name(name)])).get(object_name(name))
+        if job is None or job.is_deleted or name not in (wanted_name(job.job), job.name):
             return []
-        labels = found.job["metadata"].get("labels") or {}
-        return [found] if not queue or labels.get(QUEUE_LABEL) == run_label(queue) else []
+        labels = job.job["metadata"].get("labels") or {}
+        return [job] if not queue or labels.get(QUEUE_LABEL) == run_label(queue) else []
 
     async def list_jobs(
         self,
@@ -508,16 +514,16 @@ class Lookup:
         if queue:
             labels.append(f"{QUEUE_LABEL}={run_label(queue)}")
         params = {"labelSelector": ",".join(labels)} if labels else {}
-        found: list[tuple[tuple[datetime, str], dict[str, Any]]] = []
+        jobs: list[tuple[tuple[datetime, str], dict[str, Any]]] = []
         for path in self.paths:
             async for page in pages(self._kube, path, params):
                 for job in items_of(page):
                     at = submitted_at(job)
                     if at[0] >= (since or _LONG_AGO) and _matches(job, named):
-                        found.append((at, _listed(job)))
-        found.sort(key=lambda each: each[0], reverse=True)
-        for start in range(0, len(found), _PAGE):
-            listed = [job for _, job in found[start : start + _PAGE]]
+                        jobs.append((at, _listed(job)))
+        jobs.sort(key=lambda each: each[0], reverse=True)
+        for start in range(0, len(jobs), _PAGE):
+            listed = [job for _, job in jobs[start : start + _PAGE]]
             pods = await self.failed_of(listed)
             yield [Description(job).whole(pods.get(name_of(job), [])) for job in listed]
 
@@ -578,15 +584,15 @@ class Lookup:
             path = "/apis/scheduling.volcano.sh/v1beta1/queues"
         else:
             return [""]
-        found = []
+        queue_names = []
         try:
             async for page in pages(self._kube, path, {}):
-                found += [str(item["metadata"]["name"]) for item in page.get("items") or ()]
+                queue_names += [str(item["metadata"]["name"]) for item in page.get("items") or ()]
         except KubeError as error:
             if error.status not in (403, 404):
                 raise
             return [""]
-        return found
+        return queue_names
 
     async def close(self) -> None:
         """Stop all watches."""
@@ -595,18 +601,18 @@ class Lookup:
 
 def by_index(pods: Iterable[Pod]) -> dict[int, list[Pod]]:
     """Group pods by their index."""
-    found: dict[int, list[Pod]] = {}
+    pods_by_index: dict[int, list[Pod]] = {}
     for pod in pods:
         if pod.index is not None:
-            found.setdefault(pod.index, []).append(pod)
-    return found
+            pods_by_index.setdefault(pod.index, []).append(pod)
+    return pods_by_index
 
 
-def _may_change(job: Found, found: Sequence[Any]) -> bool:
+def _may_change(job: Found, entries: Sequence[Any]) -> bool:
     """Return whether a new request may return more although the Job does not change."""
-    if not found:
+    if not entries:
         return not job.is_final
-    return any(pod.is_pending or not pod.is_settled for pod in found)
+    return any(pod.is_pending or not pod.is_settled for pod in entries)
 
 
 def _whole(

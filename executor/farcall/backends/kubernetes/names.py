@@ -87,14 +87,14 @@ def labels(name: str, run: str, queue: str, *, is_command: bool) -> dict[str, st
         queue: The job's queue; empty if it has none.
         is_command: Whether it runs a command.
     """
-    found = {
+    values = {
         MANAGED_LABEL: MANAGER,
         KIND_LABEL: "command" if is_command else "task",
         JOB_LABEL: object_name(name),
         RUN_LABEL: run_label(run),
         QUEUE_LABEL: run_label(queue),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in values.items() if value}
 
 
 def rank(document: Mapping[str, Any], otherwise: int) -> int:

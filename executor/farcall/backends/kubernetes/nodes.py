@@ -70,8 +70,8 @@ def _end(job: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the condition with which a Job ended, or is about to end."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition.get("type") in _ENDS and condition.get("status") == "True":
-            found: dict[str, Any] = condition
-            return found
+            end: dict[str, Any] = condition
+            return end
     return None
 
 

@@ -54,8 +54,8 @@ def overlaid(
             raise _refused(key, f"a pod template supports {' and '.join(_PARTS)}")
     _check_metadata(_table(overlay, "metadata"))
     _check_spec(_table(overlay, "spec"), has_command=has_command)
-    found: dict[str, Any] = merge(template, overlay, _LABELS)
-    return found
+    merged: dict[str, Any] = merge(template, overlay, _LABELS)
+    return merged
 
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
@@ -104,10 +104,10 @@ def _check_container(container: Mapping[str, Any], *, has_command: bool) -> None
 
 
 def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    found = spec.get(key, [])
-    if not isinstance(found, list):
+    entries = spec.get(key, [])
+    if not isinstance(entries, list):
         raise _refused(f"spec.{key}", "use a list")
-    for each in found:
+    for each in entries:
         if not isinstance(each, Mapping) or not isinstance(each.get("name"), str):
             raise _refused(
                 f"spec.{key}",
@@ -118,10 +118,10 @@ def _named(spec: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _table(document: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, Any]:
-    found = document.get(key, {})
-    if not isinstance(found, Mapping):
+    table = document.get(key, {})
+    if not isinstance(table, Mapping):
         raise _refused(f"{where}{key}", "use a table")
-    return found
+    return table
 
 
 def _refused(what: str, why: str) -> SettingsError:

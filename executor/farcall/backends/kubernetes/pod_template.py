@@ -190,7 +190,7 @@ def _pod_spec(settings: Settings, *, is_command: bool) -> dict[str, Any]:
         SettingsError: The options contradict each other.
     """
     _check_queue(settings)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": settings.time_limit,
         "enableServiceLinks": False,
@@ -201,9 +201,11 @@ def _pod_spec(settings: Settings, *, is_command: bool) -> dict[str, Any]:
         "tolerations": settings.tolerations,
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
-    found = {key: value for key, value in found.items() if value not in ("", [], {})}
+    fields = {key: value for key, value in fields.items() if value not in ("", [], {})}
     # A task gets a service account's token only if the user named the account.
-    return found if settings.service_account else {**found, "automountServiceAccountToken": False}
+    return (
+        fields if settings.service_account else {**fields, "automountServiceAccountToken": False}
+    )
 
 
 def resources(settings: Settings) -> dict[str, str]:
@@ -219,15 +221,15 @@ def _selector(settings: Settings, *, is_command: bool) -> dict[str, str]:
     wanted = {_INSTANCE_TYPE: ("instance_type", settings.instance_type)}
     if not is_command:  # a command's image supports any processor
         wanted[_ARCHITECTURE] = ("architecture", _ARCHITECTURES[settings.architecture])
-    found = dict(settings.node_selector)
+    selector = dict(settings.node_selector)
     for label, (option, value) in wanted.items():
-        if value and found.setdefault(label, value) != value:
+        if value and selector.setdefault(label, value) != value:
             raise SettingsError(
-                f"node_selector has {label} = {found[label]!r}, but {option} requires "
+                f"node_selector has {label} = {selector[label]!r}, but {option} requires "
                 f"{value!r}; remove it from node_selector, or set {option} to the same value",
                 option="node_selector",
             )
-    return found
+    return selector
 
 
 def _check_queue(settings: Settings) -> None:

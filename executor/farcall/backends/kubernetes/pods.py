@@ -175,10 +175,10 @@ def moment(text: object) -> datetime | None:
     if not isinstance(text, str):
         return None
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        parsed = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    return found if found.tzinfo else None
+    return parsed if parsed.tzinfo else None
 
 
 def _reason(
@@ -196,8 +196,8 @@ def _reason(
 
 def _started_at(state: Mapping[str, Any]) -> datetime | None:
     """Return a container's start; runtimes report 1970 if it could not be started."""
-    found = moment(state.get("startedAt"))
-    return None if found is None or found.year <= 1970 else found
+    started_at = moment(state.get("startedAt"))
+    return None if started_at is None or started_at.year <= 1970 else started_at
 
 
 def _is_unreachable(conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
@@ -244,13 +244,13 @@ def _blocking_init_container(
 def _init_reason(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     """Return the reason of a blocking init container, with its name and image."""
     state, name = _of_container(status), status.get("name")
-    found = f"init container {name}, image {status.get('image')}"
+    container = f"init container {name}, image {status.get('image')}"
     code = _failed_code(state)
     if not code:
-        return f"{_container_reason(state)} ({found})"
+        return f"{_container_reason(state)} ({container})"
     why = words(f"exit code {code}", _container_reason(state))
     log = f"kubectl logs {metadata.get('name')} -c {name}"
-    return words(failure_reasons.INIT_FAILED, f"{why} ({found}; {log})")
+    return words(failure_reasons.INIT_FAILED, f"{why} ({container}; {log})")
 
 
 def _is_deleting(metadata: Mapping[str, Any], stopped_at: datetime | None) -> bool:

@@ -23,10 +23,10 @@ _GPU = re.compile(r"(nvidia\.com|amd\.com)/gpu")
 
 def quantity(value: object) -> float:
     """Parse a quantity such as ``500m`` or ``4Gi``; 0 if invalid."""
-    found = _QUANTITY.fullmatch(str(value))
-    if found is None or found[2] not in _UNITS:
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None or match[2] not in _UNITS:
         return 0.0
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def resources(limits: Mapping[str, Any]) -> tuple[float, int, int]:

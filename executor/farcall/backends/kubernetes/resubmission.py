@@ -48,12 +48,12 @@ def objects(job: JobSpec) -> list[dict[str, Any]]:
         raise SettingsError(
             f"the requests have no list {OBJECTS!r}, which a plan for Kubernetes contains"
         )
-    found = [_checked(document) for document in given]
+    documents = [_checked(document) for document in given]
     run = job.environment.get(ENV_RUN, "")
-    for document in found:
+    for document in documents:
         if document["kind"] == "Job" and run:
             _set_run(document, run)
-    return found
+    return documents
 
 
 def _checked(document: Any) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _checked(document: Any) -> dict[str, Any]:
         raise SettingsError(
             f"an object of the requests is {kind[1]!r} of {kind[0]!r}. Use {allowed}."
         )
-    found: dict[str, Any] = copy.deepcopy(document)
-    return found
+    copied: dict[str, Any] = copy.deepcopy(document)
+    return copied
 
 
 def _set_run(document: dict[str, Any], run: str) -> None:
@@ -93,16 +93,16 @@ def requests(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: copy.deepcopy(value) for key, value in document.items() if key != "status"}
-    metadata = found["metadata"]
+    plain = {key: copy.deepcopy(value) for key, value in document.items() if key != "status"}
+    metadata = plain["metadata"]
     for name in _SERVERS_METADATA:
         metadata.pop(name, None)
     for name in _OWN_ANNOTATIONS:
         (metadata.get("annotations") or {}).pop(name, None)
-    spec = found.get("spec") or {}
-    if found.get("apiVersion") == "batch/v1":
+    spec = plain.get("spec") or {}
+    if plain.get("apiVersion") == "batch/v1":
         spec.pop("selector", None)
         for each in (metadata, (spec.get("template") or {}).get("metadata") or {}):
             for name in _CONTROLLERS_LABELS:
                 (each.get("labels") or {}).pop(name, None)
-    return found
+    return plain

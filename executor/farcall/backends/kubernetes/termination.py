@@ -165,13 +165,13 @@ def _uid(document: Mapping[str, Any]) -> str:
 
 def _with_noted(before: object, indexes: Iterable[int], reason: str) -> str:
     """Return the annotation with further tasks; shorten reasons if it is too long."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     with contextlib.suppress(ValueError, AttributeError):  # another writer's value
-        found = {str(key): str(value) for key, value in json.loads(str(before or "{}")).items()}
-    found |= dict.fromkeys(map(str, indexes), reason)
-    text = json.dumps(found)
+        reasons = {str(key): str(value) for key, value in json.loads(str(before or "{}")).items()}
+    reasons |= dict.fromkeys(map(str, indexes), reason)
+    text = json.dumps(reasons)
     if len(text) > _NOTED_BYTES:
-        text = json.dumps({key: value[:_SHORT_CHARACTERS] for key, value in found.items()})
+        text = json.dumps({key: value[:_SHORT_CHARACTERS] for key, value in reasons.items()})
     if len(text) > _NOTED_BYTES:
-        text = json.dumps(dict.fromkeys(found, OWN_REASON.strip()), separators=(",", ":"))
+        text = json.dumps(dict.fromkeys(reasons, OWN_REASON.strip()), separators=(",", ":"))
     return text

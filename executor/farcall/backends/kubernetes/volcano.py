@@ -126,7 +126,7 @@ def as_job(document: Mapping[str, Any]) -> dict[str, Any]:
     tasks = spec.get("tasks") or [{}]
     state = status.get("state") or {}
     pending, running = status.get("pending") or 0, status.get("running") or 0
-    found: dict[str, Any] = {
+    job_status: dict[str, Any] = {
         "active": pending + running,
         "ready": running,
         "succeeded": status.get("succeeded") or 0,
@@ -134,7 +134,7 @@ def as_job(document: Mapping[str, Any]) -> dict[str, Any]:
         "conditions": _conditions(state),
     }
     if state.get("phase") == "Completed":
-        found["completionTime"] = state.get("lastTransitionTime")
+        job_status["completionTime"] = state.get("lastTransitionTime")
     return {
         "apiVersion": document.get("apiVersion"),
         "kind": KIND,
@@ -145,7 +145,7 @@ def as_job(document: Mapping[str, Any]) -> dict[str, Any]:
             "backoffLimit": max(1, spec.get("maxRetry") or 1) - 1,
             "template": tasks[0].get("template") or {},
         },
-        "status": found,
+        "status": job_status,
     }
 
 

@@ -149,10 +149,10 @@ class _Run:
             self._on_deleted(name)
 
     def _take_pod(self, document: dict[str, Any]) -> None:
-        found = read_pod(document)
-        self._job_of[found.uid] = found.job
-        seen = self.of(found.job)
-        seen.failed[found.uid] = found
+        pod = read_pod(document)
+        self._job_of[pod.uid] = pod.job
+        seen = self.of(pod.job)
+        seen.failed[pod.uid] = pod
 
     def _drop_pod(self, uid: str) -> None:
         seen = self.of(self._job_of.pop(uid))

@@ -113,13 +113,13 @@ def _assets_of(dispatch_id: str, nodes: Iterable[int]) -> Any:
     )
 
 
-def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> dict[str, Any]:
+def write_assets(dispatch_id: str, node: int, assets: Mapping[str, Buffer]) -> dict[str, Any]:
     """Write assets of a node into Covalent's store.
 
     Args:
         dispatch_id: The dispatch.
         node: The node's number.
-        found: The assets; an empty one is written only over a file that is not empty.
+        assets: The assets; an empty one is written only over a file that is not empty.
 
     Returns:
         The assets' part of a `TaskUpdate`.
@@ -128,9 +128,9 @@ def write_assets(dispatch_id: str, node: int, found: Mapping[str, Buffer]) -> di
         FarcallError: The assets could not be written.
     """
     written = {}
-    places = {(node, key): data for key, data in found.items()}
+    places = {(node, key): data for key, data in assets.items()}
     for (_, key), path in _own_files(dispatch_id, places).items():
-        data = found[key]
+        data = assets[key]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -200,22 +200,22 @@ def _write_errors(texts: Mapping[tuple[str, int], str]) -> None:
 
     dispatches: dict[str, dict[tuple[int, str], bytes]] = {}
     for (dispatch_id, node), text in texts.items():
-        found = dispatches.setdefault(dispatch_id, {})
-        found[node, _ERROR] = text.encode(errors="replace")
-    for dispatch_id, found in dispatches.items():
-        for place, path in _own_files(dispatch_id, found).items():
+        assets = dispatches.setdefault(dispatch_id, {})
+        assets[node, _ERROR] = text.encode(errors="replace")
+    for dispatch_id, assets in dispatches.items():
+        for place, path in _own_files(dispatch_id, assets).items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(found[place])
+            path.write_bytes(assets[place])
         # Clients read the size first, so the content must be written before it.
         with workflow_db.session() as session:
-            nodes = {node for node, _ in found}
+            nodes = {node for node, _ in assets}
             for node, key, asset in session.execute(_assets_of(dispatch_id, nodes)):
                 if key == _ERROR:
-                    asset.size = len(found[node, key])
+                    asset.size = len(assets[node, key])
 
 
 def _own_files(
-    dispatch_id: str, found: Mapping[tuple[int, str], Buffer]
+    dispatch_id: str, assets: Mapping[tuple[int, str], Buffer]
 ) -> dict[tuple[int, str], Path]:
     """Return the paths to write assets to, by node and name.
 
@@ -227,9 +227,9 @@ def _own_files(
 
     files = {}
     with workflow_db.session() as session:
-        nodes = {node for node, _ in found}
+        nodes = {node for node, _ in assets}
         for node, key, asset in session.execute(_assets_of(dispatch_id, nodes)):
-            data = found.get((node, key))
+            data = assets.get((node, key))
             if data is not None and (len(data) or asset.size):
                 where = local_store.get_uri_components(dispatch_id, node, key)
                 if (asset.storage_path, asset.object_key) != where:

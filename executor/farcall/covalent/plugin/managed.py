@@ -263,7 +263,7 @@ def _local_executor() -> Any:
 
 async def _update_of(key: Key, end: NodeEnd) -> TaskUpdate:
     # Covalent's client cannot read a result if one of these is not valid UTF-8.
-    found: dict[str, Buffer] = {
+    contents: dict[str, Buffer] = {
         "stdout": end.stdout.decode(errors="replace").encode(),
         "stderr": end.stderr.decode(errors="replace").encode(),
         "error": as_utf8(end.error),
@@ -271,10 +271,10 @@ async def _update_of(key: Key, end: NodeEnd) -> TaskUpdate:
     status = RESULT_STATUS.CANCELLED if end.cancelled else RESULT_STATUS.FAILED
     if end.value is not None:
         status = RESULT_STATUS.COMPLETED
-        found["output"] = end.value
-    return await _update(key, status, found)
+        contents["output"] = end.value
+    return await _update(key, status, contents)
 
 
-async def _update(key: Key, status: Any, found: Mapping[str, Buffer]) -> TaskUpdate:
-    written = await asyncio.to_thread(database.write_assets, *key, found) if found else {}
+async def _update(key: Key, status: Any, contents: Mapping[str, Buffer]) -> TaskUpdate:
+    written = await asyncio.to_thread(database.write_assets, *key, contents) if contents else {}
     return TaskUpdate(dispatch_id=key[0], node_id=key[1], status=status, assets=written)

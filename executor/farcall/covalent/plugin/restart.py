@@ -151,8 +151,8 @@ def _read_nodes(dispatch_id: str) -> tuple[dict[int, str], Counter[int]]:
 
     with workflow_db.session() as session:
         mine = select(Electron).join(Lattice, Electron.parent_lattice_id == Lattice.id)
-        found = session.scalars(mine.where(Lattice.dispatch_id == dispatch_id)).all()
-        by_id = {electron.id: electron for electron in found}
+        electrons = session.scalars(mine.where(Lattice.dispatch_id == dispatch_id)).all()
+        by_id = {electron.id: electron for electron in electrons}
         edges = session.scalars(
             select(ElectronDependency).where(ElectronDependency.electron_id.in_(by_id))
         ).all()
@@ -161,4 +161,4 @@ def _read_nodes(dispatch_id: str) -> tuple[dict[int, str], Counter[int]]:
             child, parent = by_id[edge.electron_id], by_id[edge.parent_electron_id]
             if child.task_group_id != parent.task_group_id and parent.status != _COMPLETED:
                 waits[child.task_group_id] += 1
-        return {e.transport_graph_node_id: e.status for e in found}, waits
+        return {e.transport_graph_node_id: e.status for e in electrons}, waits

@@ -65,22 +65,22 @@ class JobNodes:
         self._over_since: float | None = None
 
     def update(
-        self, found: Mapping[str, JobDetail], nodes: Iterable[int], now: float = 0.0
+        self, details: Mapping[str, JobDetail], nodes: Iterable[int], now: float = 0.0
     ) -> None:
         """Record the platform's current descriptions.
 
         Args:
-            found: Descriptions by ID.
+            details: Descriptions by ID.
             nodes: Indexes of the requested nodes.
             now: The event loop's time.
         """
         self._is_confirmed = self.is_over
-        self.job = found.get(self.job.job_id, self.job)
+        self.job = details.get(self.job.job_id, self.job)
         if self.is_over:
             self._over_since = now if self._over_since is None else self._over_since
             self._over_s = now - self._over_since
         for index in nodes:
-            detail = found.get(self.job.node_id(index))
+            detail = details.get(self.job.node_id(index))
             if detail is not None:
                 self._nodes[index] = detail
 
@@ -151,18 +151,22 @@ class JobNodes:
         if detail is None:
             return []
         group = detail.log_group
-        found = [
+        node_attempts = [
             NodeAttempt(index, number, group, tried.log_stream, True, *tried[-2:])
             for number, tried in self._tried(detail)
         ]
         is_over = (self.is_over or detail.status.is_final) and not self._goes_on(detail)
-        stream = "" if detail.log_stream in {each.stream for each in found} else detail.log_stream
-        if stream or not is_over or not found:
-            after = found[-1].number + 1 if found else 1
+        stream = (
+            ""
+            if detail.log_stream in {each.stream for each in node_attempts}
+            else detail.log_stream
+        )
+        if stream or not is_over or not node_attempts:
+            after = node_attempts[-1].number + 1 if node_attempts else 1
             number = max(after, self._attempt_at(detail.started_at))
             times = detail.started_at, detail.stopped_at
-            found.append(NodeAttempt(index, number, group, stream, is_over, *times))
-        return found
+            node_attempts.append(NodeAttempt(index, number, group, stream, is_over, *times))
+        return node_attempts
 
     def has_ended(self, index: int, attempt: int | None = None) -> bool:
         """Return whether a node has no further logs.
@@ -191,12 +195,12 @@ class JobNodes:
 
     def _tried(self, node: JobDetail) -> list[tuple[int, Attempt]]:
         """Return a node's finished attempts, each with the number of the job's attempt."""
-        found: list[tuple[int, Attempt]] = []
+        attempts: list[tuple[int, Attempt]] = []
         number = 0
         for tried in node.tried:
             number = max(number + 1, self._attempt_at(tried.started_at))
-            found.append((number, tried))
-        return found
+            attempts.append((number, tried))
+        return attempts
 
     def _attempt_at(self, moment: datetime | None) -> int:
         """Return the job's attempt at a time; 1 if unknown.

@@ -158,7 +158,9 @@ class LogReader:
     async def describe(self, ids: Sequence[str]) -> dict[str, JobDetail]:
         """Return the descriptions of the jobs and nodes that the platform knows."""
         details = await asyncio.gather(*map(self._detail, ids))
-        return {each: found for each, found in zip(ids, details, strict=True) if found is not None}
+        return {
+            each: detail for each, detail in zip(ids, details, strict=True) if detail is not None
+        }
 
     async def sleep_until(self, moment: float) -> None:
         """Wait until a time of the event loop's clock.
@@ -184,11 +186,11 @@ class LogReader:
             JobLostError: The platform does not know the job.
         """
         began = clock.now()
-        while (found := await self._detail(job_id)) is None:
+        while (detail := await self._detail(job_id)) is None:
             if not follow or clock.now() - began >= self.timing.lost_after_s:
                 raise JobLostError(self.logs.backend.unknown(job_id), job_id=job_id)
             await self.sleep_until(clock.now() + self.timing.status_pause_s)
-        return found
+        return detail
 
 
 class _JobReader:
@@ -246,22 +248,22 @@ class _JobReader:
 
     async def last(self, number: int) -> list[LogLine]:
         """Return up to ``number`` of the last lines; `follow` continues after them."""
-        found: list[LogLine] = []
+        last_lines: list[LogLine] = []
         for sources in reversed(self._by_attempt()):
-            wanted = number - len(found)
+            wanted = number - len(last_lines)
             lines = _by_time(await asyncio.gather(*(source.last(wanted) for source in sources)))
-            found = lines[max(0, len(lines) - wanted) :] + found
-            if len(found) >= number:
+            last_lines = lines[max(0, len(lines) - wanted) :] + last_lines
+            if len(last_lines) >= number:
                 self._attempts = range(sources[0].attempt.number, self._attempts.stop)
                 break
-        return found
+        return last_lines
 
     def _by_attempt(self) -> list[list[Source]]:
         """Return the sources of each attempt, the first one first."""
-        found: dict[int, list[Source]] = {}
+        by_attempt: dict[int, list[Source]] = {}
         for source in self._sources.values():
-            found.setdefault(source.attempt.number, []).append(source)
-        return [found[attempt] for attempt in sorted(found)]
+            by_attempt.setdefault(source.attempt.number, []).append(source)
+        return [by_attempt[attempt] for attempt in sorted(by_attempt)]
 
     # --- the lines from now on ----------------------------------------------------------------
 
@@ -295,7 +297,7 @@ class _JobReader:
         polls = await asyncio.gather(
             *(self._poll(source) for source in due if source.due <= clock.now())
         )
-        lines = _by_time([found for found, _ in polls])
+        lines = _by_time([lines_read for lines_read, _ in polls])
         return lines, next((error for _, error in polls if error is not None), None)
 
     async def _poll(self, source: Source) -> tuple[list[LogLine], FarcallError | None]:
@@ -321,11 +323,11 @@ class _JobReader:
     @property
     def _open(self) -> list[Source]:
         """The first source of each node that was not read to its end."""
-        found: dict[int, Source] = {}
+        by_node: dict[int, Source] = {}
         for source in sorted(self._sources.values(), key=lambda each: each.attempt.number):
             if not source.is_done and source.attempt.number in self._attempts:
-                found.setdefault(source.attempt.node, source)
-        return list(found.values())
+                by_node.setdefault(source.attempt.node, source)
+        return list(by_node.values())
 
     @property
     def _left(self) -> list[int]:
@@ -355,9 +357,9 @@ class _JobReader:
         ids = self._job.ids(left)
         pages = math.ceil(len(ids) / self._reader.logs.backend.capabilities.described_together)
         self._describe_at = now + self._timing.attempts_pause_s * max(1, pages / 2)
-        found = await self._reader.describe(ids)
-        self._job.update(found, left, now)
-        is_known = self._job.job.job_id in found
+        details = await self._reader.describe(ids)
+        self._job.update(details, left, now)
+        is_known = self._job.job.job_id in details
         self._unseen_since = math.inf if is_known else min(self._unseen_since, now)
         self._job.is_forgotten = now - self._unseen_since >= self._timing.lost_after_s
         self._update_sources()
@@ -417,18 +419,18 @@ async def _merged(sources: Sequence[AsyncIterator[LogLine]]) -> AsyncIterator[li
         if line is not None
     ]
     heapq.heapify(heads)
-    found: list[LogLine] = []
+    merged: list[LogLine] = []
     while heads:
         at, number, line = heads[0]
-        found.append(line)
+        merged.append(line)
         following = await anext(sources[number], None)
         if following is None:
             heapq.heappop(heads)
         else:  # a line that is slightly out of order keeps its position
             heapq.heapreplace(heads, (max(at, following.at or at), number, following))
-        if len(found) >= _PAGE or not heads:
-            yield found
-            found = []
+        if len(merged) >= _PAGE or not heads:
+            yield merged
+            merged = []
 
 
 def _by_time(pages: Iterable[list[LogLine]]) -> list[LogLine]:

@@ -226,12 +226,12 @@ class Relay:
     def _transcript(
         self, followed: _Followed, index: int, task: _Task, attempt: int
     ) -> Transcript:
-        found = task.transcripts.get(attempt)
-        if found is None:
+        transcript = task.transcripts.get(attempt)
+        if transcript is None:
             store = self._stores.of(followed.submission.where.bucket)
             chunks = Chunks(store, followed.submission, index)
-            found = task.transcripts[attempt] = Transcript(chunks, attempt)
-        return found
+            transcript = task.transcripts[attempt] = Transcript(chunks, attempt)
+        return transcript
 
     @staticmethod
     def _end_others(task: _Task, attempt: int) -> list[LogLine]:
@@ -250,8 +250,8 @@ class Relay:
         written = delivered.elsewhere()
         try:
             if delivered.meta is None:  # only the stored chunks are known
-                async for found in transcript.read_new():
-                    lines += found
+                async for new_lines in transcript.read_new():
+                    lines += new_lines
                 lines += transcript.end()
             else:
                 for stream, record in written.records.items() if written is not None else ():
@@ -272,8 +272,8 @@ async def _read_new(transcript: Transcript, chunks: list[_Chunk]) -> tuple[list[
     stream, first, _ = kept[0]
     skipped = sum(chunk.size for chunk in chunks) - sum(chunk.size for chunk in kept)
     lines = transcript.skip(stream, first, skipped) if skipped else []
-    async for found in transcript.read_stream(stream, kept[-1].sequence + 1):
-        lines += found
+    async for new_lines in transcript.read_stream(stream, kept[-1].sequence + 1):
+        lines += new_lines
     return lines, skipped
 
 

@@ -206,8 +206,8 @@ class TaskOutput:
     @property
     def last_attempt(self) -> int | None:
         """Number of the last attempt; None while it is unknown."""
-        found = self.kept() or self._final
-        return None if found is None else found.attempt
+        source = self.kept() or self._final
+        return None if source is None else source.attempt
 
     async def written(self, attempt: int) -> Written | None:
         """Return an attempt's outcome; None if it is missing or was deleted.
@@ -300,10 +300,10 @@ class TaskSource:
         """Return the last lines, of which only the necessary chunks are read."""
         if not await self._skip(number):
             log = self._open_log()
-            found = await log.last(number)
-            if found:
+            last_lines = await log.last(number)
+            if last_lines:
                 self._log, self._lines_before_log = log, -1  # the chunks are not read
-                return self._part.select(found)
+                return self._part.select(last_lines)
         lines = [line async for page in self.read() for line in page]
         return lines[max(0, len(lines) - number) :]
 

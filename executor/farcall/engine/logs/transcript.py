@@ -117,11 +117,11 @@ class Transcript:
             ServiceError: S3 refused a request.
         """
         while end is None or self.next[stream] < end:
-            found = await self._chunks.get(self.number, stream, self.next[stream])
-            if found is None:
+            chunk = await self._chunks.get(self.number, stream, self.next[stream])
+            if chunk is None:
                 return
             self.next[stream] += 1
-            yield self._give(self._lines.add(stream, found[0]), stream, found[1])
+            yield self._give(self._lines.add(stream, chunk[0]), stream, chunk[1])
 
     def seen(self, stream: str) -> int:
         """Return the number of bytes of a stream that were read or skipped."""
@@ -168,12 +168,12 @@ class Transcript:
     async def _rest(self, stream: str, written: Written, *, with_notes: bool) -> bytes | None:
         """Return the output after the chunks that were read, with a note at each gap."""
         record, tail = written.records[stream], written.tails[stream]
-        found = [
+        chunks = [
             await self._chunks.get(self.number, stream, sequence)
             for sequence in range(self.next[stream], record["chunks"])
         ]
-        kept = b"".join(chunk[0] for chunk in found if chunk is not None)
-        if None in found:
+        kept = b"".join(chunk[0] for chunk in chunks if chunk is not None)
+        if None in chunks:
             if not with_notes:
                 return None
             missing = record["stored"] - self._lines.seen(stream) - len(kept)

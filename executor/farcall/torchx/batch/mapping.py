@@ -93,13 +93,15 @@ def job_of(app: AppDef, options: BatchOptions, *, name: str) -> Planned[BatchOpt
     _warn_of_minimum(app.roles, warnings)
     write = _Groups(options, name, warnings, is_fargate=is_fargate)
     firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
-    found = [write.resolved(role, first) for role, first in zip(app.roles, firsts, strict=False)]
+    resolved = [
+        write.resolved(role, first) for role, first in zip(app.roles, firsts, strict=False)
+    ]
     return Planned(
         name,
-        tuple(write.group(role, index) for index, role in enumerate(found)),
+        tuple(write.group(role, index) for index, role in enumerate(resolved)),
         settings,
         options,
-        tuple(roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE) for role in found),
+        tuple(roles.overlay(role, SCHEDULER, OVERLAY, _OF_ROLE) for role in resolved),
         tuple(warnings.texts),
     )
 
@@ -193,10 +195,10 @@ def _warn_of_minimum(of: Sequence[Role], warnings: Warnings) -> None:
 
 def _instance_type(of: Sequence[Role]) -> str:
     """Return the instance type of all nodes; empty for any."""
-    found = roles.instance_types(of)
-    types = set(found.values())
+    types_by_role = roles.instance_types(of)
+    types = set(types_by_role.values())
     if len(types) > 1:
-        each = ", ".join(f"role {name}: {type_}" for name, type_ in found.items())
+        each = ", ".join(f"role {name}: {type_}" for name, type_ in types_by_role.items())
         raise SettingsError(
             f"resource.capabilities[{K8S_ITYPE!r}] differs ({each}), but Batch runs all nodes "
             "of a job on one instance type. Use the same instance type in each role.",

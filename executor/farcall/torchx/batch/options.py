@@ -151,15 +151,15 @@ class BatchOptions(FarcallOptions):
 
     def _extra(self) -> dict[str, Any]:
         given = self.job_definition_extra
-        found: Any = {}
+        extra: Any = {}
         if given:
-            found = _document(given)
-        if not isinstance(found, dict):
+            extra = _document(given)
+        if not isinstance(extra, dict):
             allowed = "use a JSON object, or the path of a file with one"
             raise _wrong_extra(given, allowed)
         if self.is_fargate:
-            found.setdefault("platformCapabilities", ["FARGATE"])
-        return found
+            extra.setdefault("platformCapabilities", ["FARGATE"])
+        return extra
 
 
 def _wrong_extra(given: str | None, allowed: str) -> SettingsError:

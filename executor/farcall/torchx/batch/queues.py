@@ -32,9 +32,9 @@ class Queues:
             first = self.settings({}).queue
             queues = sorted(await session.backend.queues(), key=lambda queue: queue != first)
         for queue in queues:
-            found = await session.backend.list_named(name, queue)
-            if found:
-                return found
+            jobs = await session.backend.list_named(name, queue)
+            if jobs:
+                return jobs
         return []
 
     async def listed(

@@ -89,17 +89,17 @@ class BatchRequest(Request):
         return str(yaml.dump(self.requests, sort_keys=False))
 
 
-def of_requests(planned: Planned[BatchOptions], found: dict[str, Any]) -> BatchRequest:
+def of_requests(planned: Planned[BatchOptions], requests: dict[str, Any]) -> BatchRequest:
     """Return an app's request with all fields that its roles and options set.
 
     Args:
         planned: The app.
-        found: The requests for the app's node groups; they are changed in place.
+        requests: The requests for the app's node groups; they are changed in place.
 
     Raises:
         SettingsError: A role's overlay cannot be merged.
     """
-    definition, job = found["RegisterJobDefinition"], found["SubmitJob"]
+    definition, job = requests["RegisterJobDefinition"], requests["SubmitJob"]
     del definition["jobDefinitionName"], job["jobDefinition"]
     for container, overlay in zip(_containers(definition), planned.details, strict=False):
         roles.merge(container, overlay, mapping.SCHEDULER, "container")

@@ -27,8 +27,8 @@ class BatchScheduler(FarcallScheduler[BatchOptions], Scheduler[BatchOptions]):
     def _planned(self, app: AppDef, cfg: BatchOptions) -> Planned[BatchOptions]:
         return mapping.job_of(app, cfg, name=mapping.name_of(app, cfg))
 
-    def _request(self, planned: Planned[BatchOptions], found: dict[str, Any]) -> BatchRequest:
-        return of_requests(planned, found)
+    def _request(self, planned: Planned[BatchOptions], requests: dict[str, Any]) -> BatchRequest:
+        return of_requests(planned, requests)
 
     def _read_back(self, requests: dict[str, Any], app: App, settings: Settings) -> BatchRequest:
         options = {"region": app.session.aws.region}

@@ -64,8 +64,8 @@ def container_of(template: Mapping[str, Any]) -> dict[str, Any]:
     """
     for each in template["spec"].get("containers", ()):
         if each.get("name") == CONTAINER:
-            found: dict[str, Any] = each
-            return found
+            container: dict[str, Any] = each
+            return container
     raise SettingsError(
         f'metadata["{NAMESPACE}"] leaves no container {CONTAINER!r}, which runs the role. Add '
         "to containers instead of replacing them.",
@@ -146,7 +146,7 @@ def _need(
 
 def plain(text: str) -> str:
     """Restore a text from a document: dollar signs and the replica's placeholder."""
-    return _MARKED.sub(lambda found: REPLICA if found[0] != "$$" else "$", text)
+    return _MARKED.sub(lambda match: REPLICA if match[0] != "$$" else "$", text)
 
 
 def marked(text: str) -> str:

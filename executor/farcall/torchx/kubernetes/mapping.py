@@ -112,15 +112,15 @@ def job_of(app: AppDef, options: KubernetesOptions, *, name: str) -> Planned[Kub
     settings = settings.replace(tags=roles.tags(app, options.user, settings.tags))
     _warn(app.roles, settings, warnings)
     firsts = [0, *accumulate(role.num_replicas for role in app.roles)]
-    found = [_resolved(role, name) for role in app.roles]
+    resolved = [_resolved(role, name) for role in app.roles]
     return Planned(
         name,
-        tuple(_group(role, index, options) for index, role in enumerate(found)),
+        tuple(_group(role, index, options) for index, role in enumerate(resolved)),
         settings,
         options,
         tuple(
             _pods(role, first, _labels(app, name, role, index), options)
-            for index, (role, first) in enumerate(zip(found, firsts, strict=False))
+            for index, (role, first) in enumerate(zip(resolved, firsts, strict=False))
         ),
         tuple(warnings.texts),
     )
@@ -208,17 +208,17 @@ def _requests(role: Role, options: KubernetesOptions) -> dict[str, str]:
     """
     cpu = round(role.resource.cpu * 1000) if role.resource.cpu > 0 else 1000
     memory = int(role.resource.memMB)
-    found = {}
+    requests = {}
     if 0 < options.reserved_millicpu < cpu / 2:
-        found["cpu"] = f"{cpu - options.reserved_millicpu}m"
+        requests["cpu"] = f"{cpu - options.reserved_millicpu}m"
     if 0 < options.reserved_memmb < memory / 2:
-        found["memory"] = f"{memory - options.reserved_memmb}Mi"
-    return found
+        requests["memory"] = f"{memory - options.reserved_memmb}Mi"
+    return requests
 
 
 def _node_selector(role: Role) -> dict[str, str]:
-    found = roles.instance_types([role])
-    return {K8S_ITYPE: found[role.name]} if found else {}
+    types_by_role = roles.instance_types([role])
+    return {K8S_ITYPE: types_by_role[role.name]} if types_by_role else {}
 
 
 def _label(text: str) -> str:

@@ -39,9 +39,9 @@ class Namespaces:
     ) -> AsyncIterator[tuple[str, list[JobDetail]]]:
         """Yield the namespace's jobs in wanted queues, in pages."""
         async for page in session.backend.list_jobs(_WHOLE, foreign=True):
-            found = [job for job in page if fnmatchcase(job.queue, wanted.queue or "*")]
-            if found:
-                yield _WHOLE, found
+            jobs = [job for job in page if fnmatchcase(job.queue, wanted.queue or "*")]
+            if jobs:
+                yield _WHOLE, jobs
 
     def app_id(self, place: str, detail: JobDetail) -> str:
         """Return a job's app ID in TorchX."""

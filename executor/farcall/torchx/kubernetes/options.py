@@ -132,12 +132,14 @@ class KubernetesOptions(FarcallOptions):
         }
         tolerations = None if self.tolerations is None else [*map(_toleration, self.tolerations)]
         more = {"ttl": "never" if self.ttl == _NEVER else self.ttl, "tolerations": tolerations}
-        found = self._settings(app, more, name)
-        if found.scheduler != DEFAULT and not found.queue:
+        app_settings = self._settings(app, more, name)
+        if app_settings.scheduler != DEFAULT and not app_settings.queue:
             raise wrong_option(
-                "queue", self.queue, f"scheduler={found.scheduler} requires the name of a queue"
+                "queue",
+                self.queue,
+                f"scheduler={app_settings.scheduler} requires the name of a queue",
             )
-        return found
+        return app_settings
 
     def unfetchable(self, settings: Settings) -> str:
         """Return why a job cannot download its workspace from the bucket; empty if it can."""
@@ -148,11 +150,11 @@ class KubernetesOptions(FarcallOptions):
 
 def _toleration(taint: str) -> dict[str, str]:
     """Parse a toleration in kubectl's notation for taints."""
-    found = _TAINT.fullmatch(taint.strip())
-    if found is None or (found["effect"] or _EFFECTS[0]) not in _EFFECTS:
+    match = _TAINT.fullmatch(taint.strip())
+    if match is None or (match["effect"] or _EFFECTS[0]) not in _EFFECTS:
         allowed = f"use key=value:effect, key:effect or key; effects: {', '.join(_EFFECTS)}"
         raise wrong_option("tolerations", taint, allowed)
-    toleration = {"key": found["key"], "operator": "Exists"}
-    if found["value"] is not None:
-        toleration |= {"operator": "Equal", "value": found["value"]}
-    return toleration | ({"effect": found["effect"]} if found["effect"] else {})
+    toleration = {"key": match["key"], "operator": "Exists"}
+    if match["value"] is not None:
+        toleration |= {"operator": "Equal", "value": match["value"]}
+    return toleration | ({"effect": match["effect"]} if match["effect"] else {})

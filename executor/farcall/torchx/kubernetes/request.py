@@ -52,8 +52,8 @@ class KubernetesRequest(Request):
     @property
     def namespace(self) -> str:
         """Namespace of the job."""
-        found = self.objects[-1]["metadata"].get("namespace")
-        return str(found or self.options.get("namespace") or _NAMESPACE)
+        given = self.objects[-1]["metadata"].get("namespace")
+        return str(given or self.options.get("namespace") or _NAMESPACE)
 
     @namespace.setter
     def namespace(self, namespace: str) -> None:

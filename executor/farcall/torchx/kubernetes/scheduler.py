@@ -33,9 +33,9 @@ class KubernetesScheduler(FarcallScheduler[KubernetesOptions], Scheduler[Kuberne
         return mapping.job_of(app, cfg, name=mapping.name_of(app))
 
     def _request(
-        self, planned: Planned[KubernetesOptions], found: dict[str, Any]
+        self, planned: Planned[KubernetesOptions], requests: dict[str, Any]
     ) -> KubernetesRequest:
-        return of_documents(planned, found["objects"])
+        return of_documents(planned, requests["objects"])
 
     def _read_back(
         self, requests: dict[str, Any], app: App, settings: Settings
