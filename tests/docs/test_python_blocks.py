@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import emulators
 from tests.docs.pages import PAGES, ROOT, blocks, run_installed
 from tests.support.covalent_server import CovalentServer
 
@@ -73,11 +74,12 @@ def test_page_blocks_run_in_order(page, aws):
 def test_script_runs_as_pasted(block, tmp_path):
     require_covalent(block)
     Path(block.script).write_text(block.code)
-    platform = ["--kubernetes"] if 'backend="kubernetes"' in block.code else []
-    done = run_installed(
-        *("farcall", "local", *platform, "--", "python", block.script),
-        # A script may start a server, which needs its own files and port.
-        **CovalentServer(tmp_path / "covalent").environment,
-    )
+    # A script may start a server, which needs its own files and port.
+    environment = CovalentServer(tmp_path / "covalent").environment
+    if 'backend="kubernetes"' in block.code:
+        with emulators.start(kubernetes=True) as cluster:
+            done = run_installed("python", block.script, **cluster.environment, **environment)
+    else:
+        done = run_installed("farcall", "local", "--", "python", block.script, **environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() != ""

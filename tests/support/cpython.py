@@ -25,7 +25,7 @@ _PARTS = (
     "test_future",
     "test_process_pool",
 )
-_NEIGHBOUR = {12: 13, 13: 12}
+_NEIGHBOUR = {11: 10, 12: 13, 13: 12}  # their tests run here, too; some installations lack them
 
 
 def folder() -> Path | None:
