@@ -136,12 +136,12 @@ async def test_ctrl_c_cancels_all_nodes(batch, tmp_path, aws):
         ),
         (["img", "--nodes", "many"], 2, "nodes is 'many'"),
         (["img", "-e", "NO_SUCH_VARIABLE"], 2, "the variable is not set in this shell"),
-        (["img", "-e", "AWS_BATCH_X=1"], 1, "Batch reserves names that begin with AWS_BATCH"),
-        (["img", "--vcpu", "1.5"], 1, "vcpu=1.5 is not supported on EC2"),
-        ([""], 1, "a command job needs an image or groups"),
+        (["img", "-e", "AWS_BATCH_X=1"], 2, "Batch reserves names that begin with AWS_BATCH"),
+        (["img", "--vcpu", "1.5"], 2, "vcpu=1.5 is not supported on EC2"),
+        ([""], 2, "a command job needs an image or groups"),
         (["img", "--detach", "--dry-run"], 2, "--detach and --dry-run cannot be used together"),
         (["img", "--offline"], 2, "--offline requires --dry-run"),
-        (["img", "-o", "queue=none"], 1, "queue is 'none'"),
+        (["img", "-o", "queue=none"], 2, "queue is 'none'"),
     ],
 )
 async def test_wrong_usage_submits_nothing(farcall_command, aws, arguments, code, told):

@@ -282,6 +282,6 @@ async def test_wrong_usage_or_queue_is_explained(farcall_command, aws):
         assert done.returncode == 2
         assert text in done.stderr
     done = await farcall_command("list", "--queue", "no-such-queue")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "which does not exist in us-east-1 (from FARCALL_REGION)" in done.stderr
     assert "its queues are farcall-local" in done.stderr

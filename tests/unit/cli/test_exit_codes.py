@@ -22,7 +22,7 @@ from farcall.model.errors import (
         (JobLostError("no such job"), exit_codes.UNKNOWN),
         (ServiceError("refused"), exit_codes.REFUSED),
         (TaskError("failed"), exit_codes.FAILED),
-        (SettingsError("wrong"), exit_codes.FAILED),
+        (SettingsError("wrong"), exit_codes.WRONG),
         (FarcallError("wrong"), exit_codes.FAILED),
         (LookupError("of the function"), exit_codes.FAILED),
     ],
