@@ -296,11 +296,11 @@ class MapJobs(Awaitable[list[R]]):
     ) -> None:
         array = state.record_job(group, calls, tasks)
         if self._output:
-            labels = {
+            array.labels = {
                 index: live_output.label_of(self._name, array.numbers(index))
                 for index in range(group.job.size)
             }
-            group.print(labels, live_output.writer)
+            group.print(array.labels, live_output.writer)
         state.window.add(group, array)
 
 

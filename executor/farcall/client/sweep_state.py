@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from farcall.client import live_output
 from farcall.client.progress import Counts
 from farcall.engine.delivered import Output
-from farcall.engine.group import TaskGroup
+from farcall.engine.group import Place, TaskGroup
 from farcall.engine.second_chances import SecondChances
 from farcall.engine.window import Calls, Fetched, Window
 from farcall.model.jobs import JobDetail, JobStatus
@@ -37,6 +38,7 @@ class Array:
         returned: Number of these calls whose result was fetched.
         texts: Call texts of the job's tasks, once a task has failed.
         tasks: Numbers of each task's calls in the map, for a retry; None for consecutive calls.
+        labels: Prefix of each task's output, if it is printed.
     """
 
     group: TaskGroup
@@ -47,6 +49,7 @@ class Array:
     returned: int = 0
     texts: list[str] | None = None
     tasks: Sequence[Sequence[int]] | None = None
+    labels: Mapping[int, str] = field(default_factory=dict)
 
     def numbers(self, index: int) -> Sequence[int]:
         """Return the numbers of a task's calls."""
@@ -60,10 +63,13 @@ class Array:
         self.ended += len(numbers)
         return numbers
 
-    def record_restart(self, index: int) -> None:
-        """Record that a finished task runs again."""
+    def record_restart(self, index: int, place: Place) -> None:
+        """Record that a finished task runs again, as a task of another job."""
         self.ended -= len(self.numbers(index))
         self.restarted += 1
+        if self.labels:
+            group, number = place
+            group.print({number: self.labels[index]}, live_output.writer)
 
 
 def how_far(detail: JobDetail | None, array: Array) -> tuple[int, int]:

@@ -665,7 +665,13 @@ class Settings(BaseModel):
         if "memory" in options:  # the former sizes no longer apply
             ladders = ladders._replace(memory=(), vcpu=())
         given = {name: getattr(ladders, name, ()) or getattr(self, name) for name in kept}
-        return type(self)(**{**given, **options})
+        other = type(self)(**{**given, **options})
+        places = {
+            name: getattr(self, name)
+            for name, steps in ladders._asdict().items()
+            if steps and name not in options
+        }
+        return other.with_options(**places) if places else other
 
     def with_packages(self, requirements: Iterable[str]) -> Settings:
         """Return settings with more ``extra_packages``, without reading sources again."""

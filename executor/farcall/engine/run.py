@@ -17,7 +17,7 @@ from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
 from farcall.engine.delivered import Delivered, Output, Wanted
 from farcall.engine.group import TaskGroup
-from farcall.engine.second_chances import Chance, add_attempts
+from farcall.engine.second_chances import Chance, add_attempts, is_due
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
 from farcall.engine.tracked_job import ClosedError, Completion, Ended, RetryBudget, UnseenError
@@ -292,6 +292,7 @@ class TaskRun(JobRun):
         "_delivery",
         "_is_cancelled",
         "_is_discarded",
+        "_label",
         "_moving",
         "_on_discarded",
         "_place",
@@ -315,6 +316,7 @@ class TaskRun(JobRun):
         self._delivery: asyncio.Task[Delivered] | None = None
         self._is_cancelled = False
         self._is_discarded = False
+        self._label = ""  # while the output is printed
         self._moving: asyncio.Task[Chance | None] | None = None
 
     @classmethod
@@ -594,7 +596,7 @@ class TaskRun(JobRun):
     async def _take_chance(
         self, session: Session, group: TaskGroup, index: int, delivered: Delivered
     ) -> Chance | None:
-        if self._is_cancelled:
+        if self._is_cancelled or not is_due(group.settings.ladders, delivered):
             return None
         self._moving = asyncio.ensure_future(session.chances.take(group, index, delivered))
         try:
@@ -613,6 +615,8 @@ class TaskRun(JobRun):
         """Wait for the end of the task's next job."""
         self.id, self._place = group.submission.id_of(index), (group.submission, index)
         self._group, self._arrival, self._tracked = group, None, True
+        if self._label and self.wanted.writer is not None:
+            group.print({index: self._label}, self.wanted.writer)
         group.follow(index, self._complete)
         while True:
             arrival = await self._arrived()
@@ -632,13 +636,14 @@ class TaskRun(JobRun):
             return
         session, submission, index = await self.find()
         name = self.name.rpartition("-")[0] or self.name
-        label = f"{name}[{index}]" if submission.size > 1 else name
-        group = self._group_of(session, submission)
-        group.print({index: label}, self.wanted.writer)
+        self._label = f"{name}[{index}]" if submission.size > 1 else name
+        self._group_of(session, submission).print({index: self._label}, self.wanted.writer)
         try:
             yield
         finally:
-            group.stop_printing([index])
+            session, submission, index = await self.find()  # possibly a second chance
+            self._label = ""
+            self._group_of(session, submission).stop_printing([index])
 
 
 def _has_failed(delivery: asyncio.Task[Delivered]) -> bool:

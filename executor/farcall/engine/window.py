@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from farcall.aws import error_translation
 from farcall.engine.byte_budget import ByteBudget, Reservation
 from farcall.engine.delivered import Delivered, Output, Wanted
-from farcall.engine.group import TaskGroup
+from farcall.engine.group import Place, TaskGroup
 from farcall.engine.second_chances import SecondChances, add_attempts, is_due
 from farcall.engine.tracked_job import Completion
 from farcall.model import clock
@@ -33,8 +33,8 @@ class Calls(Protocol):
     def record_end(self, index: int) -> Sequence[int]:
         """Record that a task has finished; return the numbers of its calls."""
 
-    def record_restart(self, index: int) -> None:
-        """Record that a finished task runs again."""
+    def record_restart(self, index: int, place: Place) -> None:
+        """Record that a finished task runs again, as a task of another job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +204,7 @@ class Window:
 
     async def _move(self, ready: _Ready, delivered: Delivered, reservation: Reservation) -> None:
         """Run a failed task again, or hand over its failure."""
+        reservation.leave()  # other tasks are fetched meanwhile
         try:
             chance = await self._chances.take(ready.group, ready.index, delivered)
         except FarcallError as error:
@@ -213,12 +214,11 @@ class Window:
             add_attempts(delivered, ready.attempts)
             self._hand_over(ready, delivered, reservation)
             return
-        reservation.leave()
         group, number = chance.place
         if group not in self.groups:
             self.groups.append(group)
         index, calls = ready.task
-        calls.record_restart(index)
+        calls.record_restart(index, chance.place)
 
         def make_ready(_number: int, end: Completion) -> None:
             attempts = (*ready.attempts, chance.attempt)

@@ -60,8 +60,6 @@ class Timing:
         node_log_rest_s: Interval between two polls of idle nodes, reached by back-off.
         last_blocks_s: Time that the end of the event loop waits for open executor blocks.
         last_deletions_s: Time that the end of a session waits for its deletions.
-        most_undelivered: Maximum bundles that are tracked for deletion after their last result was
-            collected. Older ones are left to the bucket's lifecycle rule.
         store_retry_s: Retry limit of a request to the bucket.
         quick_retry_s: Retry limit within obstore, after which farcall logs the failure and retries
             until `store_retry_s`.
@@ -110,7 +108,6 @@ class Timing:
     node_log_rest_s: float = 4.0
     last_blocks_s: float = 1.0
     last_deletions_s: float = 10.0
-    most_undelivered: int = 20_000
     store_retry_s: float = 60.0
     quick_retry_s: float = 5.0
     sending_retry_s: float = 60.0

@@ -179,7 +179,7 @@ class EmbeddedKubernetes:
         self._endpoint.close()
 
     async def call(self, call: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Carry out a development call of `farcall_local.launch.KubernetesControls`.
+        """Carry out a development call of `tests.emulators.KubernetesControls`.
 
         Raises:
             ValueError: The call is unknown, has wrong arguments, or cannot be carried out.

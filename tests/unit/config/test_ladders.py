@@ -39,6 +39,7 @@ def test_ladder_survives_other_options():
     assert settings.with_options(memory=8).ladders == settings.ladders
     assert settings.fingerprint != Settings(memory=2, vcpu=1).fingerprint
     assert pickle.loads(pickle.dumps(settings)).ladders == settings.ladders
+    assert settings.with_options(memory=8).replace(time_limit=90).memory == 8
     assert "memory=[2.0, 8.0]" in repr(settings)
     once = settings.replace(memory=4)
     assert (once.memory, once.vcpu, once.ladders.memory) == (4, 1, ())

@@ -15,6 +15,10 @@ def double(x):
     return 2 * x
 
 
+def shout(x):
+    print("a loud", x)
+
+
 def run_out(_):
     raise MemoryError("own code")
 
@@ -78,6 +82,28 @@ async def test_recovered_job_continues_on_the_ladder(ladder, cloud, executor):
         await again.result()
     assert await ladder.attach(job.id).result() == 6  # follows the existing retry
     assert sizes(cloud) == [(1024, 1), (2048, 1), (4096, 1)]
+
+
+async def test_retry_continues_on_the_ladder(ladder, cloud, executor):
+    for _ in range(2):
+        cloud.next_job(OutOfMemory())
+    job = await executor.submit(double, 3)
+    with pytest.raises(OutOfMemoryError):
+        await job.result()
+    again = await ladder.attach(job.id).retry()
+    assert await again.result() == 6
+    assert sizes(cloud) == [(1024, 1), (1024, 1), (2048, 1)]
+
+
+@pytest.mark.parametrize("is_map", [True, False])
+async def test_output_of_second_chance_is_printed(ladder, cloud, capsys, is_map):
+    cloud.next_job(OutOfMemory())
+    task = ladder.with_options(output=True).task(shout)
+    if is_map:
+        await task.map([3])
+    else:
+        await task(3)
+    assert "a loud 3" in capsys.readouterr().out
 
 
 async def test_cancelled_job_gets_no_second_chance(ladder, cloud):
