@@ -23,7 +23,7 @@ import os, signal, sys, threading, time
 import farcall
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gate = sys.argv[1]
-def wait():
+def wait_at_gate():
     while not os.path.exists(gate):
         time.sleep(0.02)
     return "waited"
@@ -59,16 +59,16 @@ def script(aws, gate):
 
 
 def unfinished_jobs() -> list[str]:
-    batch = boto3.client("batch")
-    queue = os.environ["FARCALL_QUEUE"]
-    pages = (batch.list_jobs(jobQueue=queue, jobStatus=status) for status in _ALIVE)
-    return [job["jobId"] for page in pages for job in page["jobSummaryList"]]
+    """Return the IDs of this module's unfinished jobs; other tests' jobs are in the queue, too."""
+    named = {"name": "JOB_NAME", "values": ["wait_at_gate*"]}
+    listed = boto3.client("batch").list_jobs(jobQueue=os.environ["FARCALL_QUEUE"], filters=[named])
+    return [job["jobId"] for job in listed["jobSummaryList"] if job["status"] in _ALIVE]
 
 
 @pytest.mark.core
 def test_process_exit_waits_for_calls(script, gate):
     text = """
-future = pool.submit(wait)
+future = pool.submit(wait_at_gate)
 future.add_done_callback(lambda future: print(future.result(), flush=True))
 begun(future)
 del pool
@@ -85,7 +85,7 @@ del pool
 
 @pytest.mark.slow
 def test_ctrl_c_during_exit_cancels_jobs(script):
-    with script("future = pool.submit(wait)\nbegun(future)\n") as process:
+    with script("future = pool.submit(wait_at_gate)\nbegun(future)\n") as process:
         assert process.stdout.readline() == "begun\n"
         assert "waiting for 1 unfinished call" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
@@ -99,10 +99,11 @@ def test_ctrl_c_during_exit_cancels_jobs(script):
     "text",
     [
         pytest.param(
-            "with pool:\n    future = pool.submit(wait)\n    begun(future)\n", id="while it leaves"
+            "with pool:\n    future = pool.submit(wait_at_gate)\n    begun(future)\n",
+            id="while it leaves",
         ),
         pytest.param(
-            "begun()\nfarcall.BatchExecutor(**options).task(wait).run()\n",
+            "begun()\nfarcall.BatchExecutor(**options).task(wait_at_gate).run()\n",
             id="in run",
             marks=pytest.mark.slow,
         ),
@@ -125,11 +126,11 @@ def test_ctrl_c_cancels_jobs(script, text):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
 def test_forked_child_cannot_use_pool(script, gate):
     text = """
-future = pool.submit(wait)
+future = pool.submit(wait_at_gate)
 begun(future)
 child = os.fork()
 if not child:
-    for use in (future.result, future.exception, future.cancel, lambda: pool.submit(wait)):
+    for use in (future.result, future.exception, future.cancel, lambda: pool.submit(wait_at_gate)):
         try:
             use()
         except RuntimeError as error:
