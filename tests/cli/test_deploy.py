@@ -256,7 +256,7 @@ async def test_missing_region_is_rejected(account, farcall_command, monkeypatch)
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     for command in ("deploy", "destroy"):
         done = await farcall_command(command, "--yes")
-        assert 1 == done.returncode
+        assert 2 == done.returncode
         assert "no region is set. Use --region" in done.stderr
     done = await farcall_command("deploy", "--yes", "--region", "us-east-1")
     assert 0 == done.returncode, done.stderr
