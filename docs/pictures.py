@@ -18,7 +18,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from farcall.cli import demo
+from farcall.cli import demo_page
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -33,7 +33,7 @@ def main() -> None:
     HOME.mkdir(mode=0o700)
     try:
         # Tracebacks in the pictures show this file.
-        shutil.copyfile(demo.__file__, HOME / "workflows.py")
+        shutil.copyfile(demo_page.__file__, HOME / "workflows.py")
         ada = {"HOME": str(HOME), "LOGNAME": "ada", "USER": "ada", "PATH": os.environ["PATH"]}
         command = [sys.executable, "-c", SERVE]
         serving = subprocess.Popen(command, env=ada, cwd=HOME, stdout=subprocess.PIPE, text=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tomlkit
 
-from farcall.cli.image import build_context
+from farcall.cli.build_context import build_context
 from farcall.config.settings import read
 from farcall.model.errors import FarcallError
 from farcall_runtime.contract import PROTOCOL_VERSION

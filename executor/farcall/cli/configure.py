@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from farcall.aws.clients import Aws
-from farcall.cli import deploy, options_file, stacks
+from farcall.cli import options_file, stacks
 from farcall.cli.options import check, parse
 from farcall.cli.printing import echo, hand_out
 from farcall.config.help import describe
 from farcall.config.settings import Settings, from_text
 from farcall.deploy import parameters, stack_options
+from farcall.deploy.network import choose_network
 from farcall.deploy.stack import Stack, State
 from farcall.model.errors import FarcallError, SettingsError
 from farcall.model.names import BATCH, KUBERNETES, BackendName
@@ -117,7 +118,7 @@ async def _of_stack(name: str, path: Path) -> dict[str, Any]:
 
 async def _has_public_addresses(access: Aws, state: State) -> bool:
     subnets = state.parameters["SubnetIds"].split(",")
-    network = await deploy.choose(access, state.parameters["VpcId"], subnets)
+    network = await choose_network(access, state.parameters["VpcId"], subnets)
     return network.is_public
 
 

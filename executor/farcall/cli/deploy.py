@@ -4,159 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from farcall.aws.clients import Aws
 from farcall.aws.error_translation import CODE_NO_CREDENTIALS
 from farcall.cli import options_file, stacks
 from farcall.cli.common import confirm, seconds
 from farcall.cli.printing import echo, hand_out
 from farcall.config.option_values import check_tag
 from farcall.config.settings import Settings
-from farcall.deploy import contents, parameters, stack, stack_options
-from farcall.deploy.aws_calls import call_aws
-from farcall.deploy.parameters import EC2, FARGATE, FARGATE_SPOT, INSTANCES, KINDS, SPOT
+from farcall.deploy import contents, parameters, quotas, stack, stack_options
+from farcall.deploy.network import Network, choose_network
+from farcall.deploy.parameters import INSTANCES, KINDS
 from farcall.deploy.stack import Stack, State
-from farcall.model.errors import FarcallError, ServiceError
-from farcall.model.names import counted, named
-
-# --- Network of the jobs: the given VPC and subnets, or the account's default ones --------------
-
-
-@dataclass(frozen=True)
-class Network:
-    """Network of the jobs.
-
-    Attributes:
-        vpc: The VPC's ID.
-        subnets: IDs of the VPC's subnets.
-        is_public: Whether instances get a public address.
-    """
-
-    vpc: str
-    subnets: tuple[str, ...]
-    is_public: bool
-
-    def __str__(self) -> str:
-        subnets = f"{counted(len(self.subnets), 'subnet')} ({', '.join(self.subnets)})"
-        public = "with" if self.is_public else "without"
-        return f"{self.vpc}, {subnets}, {public} public addresses"
-
-
-async def choose(access: Aws, vpc: str, subnets: Sequence[str]) -> Network:
-    """Find the network.
-
-    Args:
-        access: The open clients.
-        vpc: The VPC's ID; empty for the subnets' VPC or the default one.
-        subnets: The subnets' IDs; empty for the VPC's default subnet in each zone.
-
-    Raises:
-        FarcallError: There is no network, or VPC and subnets do not match; it names the options to
-            set.
-        ServiceError: An EC2 call failed.
-    """
-    chosen = await (_named(access, vpc, subnets) if subnets else _default(access, vpc))
-    return Network(
-        chosen[0]["VpcId"],
-        tuple(sorted(each["SubnetId"] for each in chosen)),
-        all(each.get("MapPublicIpOnLaunch") for each in chosen),
-    )
-
-
-async def _named(access: Aws, vpc: str, subnets: Sequence[str]) -> list[dict[str, Any]]:
-    wanted_ids = list(dict.fromkeys(subnets))
-    try:
-        reply = await call_aws(access, "ec2", "describe_subnets", SubnetIds=wanted_ids)
-    except ServiceError as error:
-        if not error.code.startswith("InvalidSubnet"):
-            raise
-        raise FarcallError(
-            f"--subnets: {error}. Run `aws ec2 describe-subnets --region {access.region}` to "
-            "list the existing subnets."
-        ) from error
-    described: list[dict[str, Any]] = reply["Subnets"]
-    there = {each["SubnetId"]: each["VpcId"] for each in described}
-    wanted = vpc or there[subnets[0]]
-    for subnet, its in there.items():
-        if its != wanted:
-            named = f"--vpc is {vpc}" if vpc else f"{subnets[0]} is in {wanted}"
-            raise FarcallError(
-                f"--subnets: {subnet} is in {its}, but {named}. Choose subnets of one VPC."
-            )
-    return described
-
-
-async def _default(access: Aws, vpc: str) -> list[dict[str, Any]]:
-    filters = [{"Name": "default-for-az", "Values": ["true"]}]
-    filters += [{"Name": "vpc-id", "Values": [vpc]}] if vpc else []
-    reply = await call_aws(access, "ec2", "describe_subnets", Filters=filters)
-    subnets: list[dict[str, Any]] = reply["Subnets"]
-    if not subnets:
-        where = f"VPC {vpc} does not exist, or" if vpc else "the default VPC"
-        raise FarcallError(
-            f"{where} has no default subnets in {access.region_and_origin}. Use --subnets to "
-            "name subnets that can reach S3, CloudWatch Logs and the image registry."
-        )
-    return subnets
-
-
-# --- Service quotas: accounts whose vCPU quota is lower than their queues' maximum --------------
-
-
-_STANDARD = {
-    EC2: ("ec2", "L-1216C47A"),
-    SPOT: ("ec2", "L-34B43A08"),
-    FARGATE: ("fargate", "L-3032A538"),
-    FARGATE_SPOT: ("fargate", "L-36FBB829"),
-}
-_OF_GPUS = {EC2: ("ec2", "L-DB2E81BA"), SPOT: ("ec2", "L-3819A6DF")}
-"""By kind of compute: service and code of the vCPU quota.
-
-The quotas cover the instance families that Batch chooses; for GPUs, G and VT.
-
-https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
-https://docs.aws.amazon.com/AmazonECS/latest/developerguide/service-quotas.html
-"""
-
-
-async def warnings(access: Aws, after: Mapping[str, str]) -> list[str]:
-    """Return warnings for quotas that are lower than the queues' maximum.
-
-    Quotas that cannot be read cause no warning, nor do stacks with named instance types.
-    """
-    kinds = parameters.compute(after)
-    quotas = _STANDARD | (_OF_GPUS if after["Gpu"] == "true" else {})
-    if after["InstanceTypes"]:
-        kinds = [kind for kind in kinds if kind not in INSTANCES]
-    limits = await asyncio.gather(*(_quota(access, *quotas[kind]) for kind in kinds))
-    most = int(after["MaxVcpus"])
-    return [
-        (
-            f"the account's quota is {vcpus:g} vCPUs of {KINDS[kind].text} at a time, but "
-            f"the queue may start {most}: a job that requests more than {vcpus:g} waits "
-            "indefinitely. Run `aws service-quotas request-service-quota-increase --service-code "
-            f"{quotas[kind][0]} --quota-code {quotas[kind][1]} --desired-value {most}` to request "
-            "more."
-        )
-        for kind, vcpus in zip(kinds, limits, strict=True)
-        if vcpus is not None and vcpus < most
-    ]
-
-
-async def _quota(access: Aws, service: str, code: str) -> float | None:
-    try:
-        reply = await call_aws(
-            access, "service-quotas", "get_service_quota", ServiceCode=service, QuotaCode=code
-        )
-    except FarcallError:  # a missing warning must not fail the command
-        return None
-    return float(reply["Quota"]["Value"])
+from farcall.model.errors import ServiceError
+from farcall.model.names import named
 
 
 @dataclass(frozen=True)
@@ -330,10 +196,10 @@ async def _plan(
         vpc, subnets = place
         if not vpc and not subnets and before:
             subnets = _listed(before.get("SubnetIds", ""))
-        chosen = await choose(access, vpc, subnets)
+        chosen = await choose_network(access, vpc, subnets)
         after |= {"VpcId": chosen.vpc, "SubnetIds": ",".join(chosen.subnets)}
         lost = await _lost(access, state, after)
-        warned = await warnings(access, after)
+        warned = await quotas.warnings(access, after)
         account = await access.account()
         write_covalent = access.has_console if covalent is None else covalent
         lines = _lines(name, f"{access.region} of account {account}", after, str(chosen))

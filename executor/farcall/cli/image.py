@@ -3,118 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
 import shlex
-import shutil
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
-import farcall_runtime
-from farcall import deploy
-from farcall.aws.clients import Aws
-from farcall.cli import docker, options_file, stacks
+from farcall.cli import docker, options_file, registry, stacks
+from farcall.cli.build_context import REQUIREMENTS, build_context
 from farcall.cli.common import confirm
 from farcall.cli.printing import echo
 from farcall.config.settings import Settings
-from farcall.deploy.aws_calls import call_aws
-from farcall.model.errors import FarcallError, ServiceError
+from farcall.model.errors import FarcallError
 from farcall.model.terminal import in_a_line
 from farcall_runtime.contract import PROTOCOL_VERSION
-
-# --- Build context of the jobs' image: farcall's Dockerfile, and the files that it copies -------
-
-
-DOCKERFILE = Path(deploy.__file__).with_name("Dockerfile")
-"""The repository's Dockerfile through a link; a file in an installed farcall."""
-
-REQUIREMENTS = "/opt/farcall/requirements.txt"
-"""Path in the image of the requirements file that it is built with."""
-
-_FOLDER = "runtime_image"
-_ELSEWHERE = re.compile(
-    r"(-r|--requirement|-c|--constraint|-e|--editable)\b|file:|.*@\s*file:|\.{0,2}/|\.\.?$"
-)
-_SECRET = re.compile(r"https?://[^/\s]*@")
-
-
-@contextlib.contextmanager
-def build_context(requirements: Path | None = None) -> Iterator[Path]:
-    """Create the folder that docker builds from.
-
-    Args:
-        requirements: Requirements file, copied to `REQUIREMENTS` in the image.
-
-    Raises:
-        FarcallError: The file cannot be read, or it cannot be used to build an image.
-    """
-    wanted = None if requirements is None else _read(requirements)
-    with tempfile.TemporaryDirectory(prefix="farcall-image-") as name:
-        context = Path(name)
-        runtime = context / _FOLDER / farcall_runtime.__name__
-        runtime.mkdir(parents=True)
-        shutil.copyfile(DOCKERFILE, context / "Dockerfile")
-        for module in Path(farcall_runtime.__file__).parent.glob("*.py"):
-            shutil.copyfile(module, runtime / module.name)
-        if wanted is not None:
-            (context / _FOLDER / Path(REQUIREMENTS).name).write_bytes(wanted)
-        for path in context.rglob("*"):
-            # Any user may run the image, so the file modes must not depend on this user's umask.
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        yield context
-
-
-def _read(path: Path) -> bytes:
-    """Read a requirements file; reject secrets and local paths."""
-    try:
-        content = path.read_bytes()
-        lines = content.decode().splitlines()
-    except (OSError, UnicodeError) as error:
-        raise FarcallError(f"cannot read {path}: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if _SECRET.search(line):
-            raise FarcallError(
-                f"{path}, line {number}: this URL contains a username or a password, which "
-                "every user of the image could read. Use a build secret instead: "
-                "`docker build --secret`, in your own image on top of this one."
-            )
-        if _ELSEWHERE.match(line.strip()):
-            raise FarcallError(
-                f"{path}, line {number}: {line.strip()!r} names a file on this machine, which "
-                "is not available when the image is built. Copy its content into the "
-                "requirements file, or build your own image on top of this one."
-            )
-    return content
-
-
-# --- Container registry of an account, ECR ------------------------------------------------------
-
-
-POLICY = "`farcall policy pusher` prints the policy for pushing images"
-
-
-async def has_repository(access: Aws, name: str) -> bool:
-    """Return whether a repository exists.
-
-    Raises:
-        ServiceError: An ECR call failed.
-    """
-    try:
-        await call_aws(
-            access, "ecr", "describe_repositories", policy=POLICY, repositoryNames=[name]
-        )
-    except ServiceError as error:
-        if error.code != "RepositoryNotFoundException":
-            raise
-        return False
-    return True
-
 
 _TAG = "farcall"
 _LABEL = "farcall.protocol-version"
@@ -252,7 +154,7 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     stacks.options_of(path, before)
     program = docker.find_engine("farcall image push")
     inspected = _inspect(program, tag)
-    place = asyncio.run(_destination(settings, repository))
+    place = asyncio.run(registry.destination(settings, repository))
     # The tag is unique per content, so that no image is replaced.
     name = f"{place.host}/{repository}:{inspected['Id'].rpartition(':')[2][:12]}"
     echo(
@@ -267,59 +169,17 @@ def push(tag: str, repository: str, region: str | None, path: Path | None, *, ye
     if not place.has_repository:
         if not yes:
             confirm("Proceed?", refused="nothing was built or pushed")
-        asyncio.run(_create(settings, repository))
+        asyncio.run(registry.create(settings, repository))
     docker.tag_image(program, tag, name)
     with docker.signed_in(place.host, place.token) as variables:
         code = docker.run([program, "push", name], variables)
     if code:
         raise FarcallError(
             f"docker push failed with exit code {code}; see the output above. {path} is "
-            f"unchanged. If a permission is missing, {POLICY}."
+            f"unchanged. If a permission is missing, {registry.POLICY}."
         )
     options_file.put(path, before, {option: _uri(program, name)}, settings.backend)
     echo("next: farcall doctor, or your script: python my_workflow.py", err=True)
-
-
-@dataclass(frozen=True)
-class _Destination:
-    """Destination of an image, with the registry's login data.
-
-    Attributes:
-        host: The registry's host, with a port if needed; image names begin with it.
-        token: ``user:password`` in base64, valid for 12 hours.
-        region: The registry's region.
-        account: The account's ID, 12 digits.
-        has_repository: Whether the repository exists.
-
-    Source:
-        https://docs.aws.amazon.com/AmazonECR/latest/userguide/registry_auth.html
-    """
-
-    host: str
-    token: str = field(repr=False)
-    region: str
-    account: str
-    has_repository: bool
-
-
-async def _destination(settings: Settings, repository: str) -> _Destination:
-    async with stacks.opened(settings) as access:
-        reply = await call_aws(access, "ecr", "get_authorization_token", policy=POLICY)
-        data = reply["authorizationData"][0]
-        return _Destination(
-            urlsplit(data["proxyEndpoint"]).netloc,
-            data["authorizationToken"],
-            access.region,
-            await access.account(),
-            await has_repository(access, repository),
-        )
-
-
-async def _create(settings: Settings, repository: str) -> None:
-    async with stacks.opened(settings) as access:
-        await call_aws(
-            access, "ecr", "create_repository", policy=POLICY, repositoryName=repository
-        )
 
 
 def _inspect(program: str, tag: str) -> dict[str, Any]:

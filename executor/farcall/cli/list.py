@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from farcall.backends.base import platform_of
-from farcall.cli import job_detail_view, references, tables
+from farcall.cli import references, tables
 from farcall.cli.common import moment, opened, pattern, print_json, reporting_wait
 from farcall.cli.options import chosen_user, owner, queue_names
 from farcall.cli.printing import echo
@@ -31,7 +31,7 @@ from farcall.engine.session import Session, this_user
 from farcall.model.errors import FarcallError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.names import counted
-from farcall.operations import costs, describe, explain, json_view
+from farcall.operations import explain, json_view
 from farcall.operations.catalog import Catalog, Entry, Query
 from farcall.operations.finding import Finder
 from farcall.operations.reasons import Reasons, child_of
@@ -44,9 +44,6 @@ _BLOCK = 100
 
 _MOST_TROUBLES = 3
 _UNFINISHED = frozenset(status for status in JobStatus if not status.is_final)
-
-
-# --- farcall list -----------------------------------------------------------------------------
 
 
 @click.command("list")
@@ -342,38 +339,3 @@ def _footer(count: int, limit: int, query: Query | None) -> str:
         week = datetime.now(UTC) - timedelta(days=7) < query.since
         hints.append(f"--since {'7d' if week else '30d'} includes older jobs")
     return f"{heading}; {', '.join(hints)}" if hints else heading
-
-
-# --- farcall describe -------------------------------------------------------------------------
-
-
-@click.command("describe")
-@click.argument("reference", metavar="[JOB]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON.")
-def describe_job(reference: str | None, *, as_json: bool) -> None:
-    """Show everything about a job, and why it failed.
-
-    \b
-    Examples:
-      farcall describe                   # the newest job
-      farcall describe fit
-      farcall describe 6f1c:7            # one array task
-
-    Shows requested and used resources, the attempts, and why the job failed or
-    what it waits for, with what to do. JOB is an ID, the beginning of an ID, or a
-    name, which means the newest job of that name; by default the newest job. An
-    array task is <array job>:<index>, a node <job>#<index>.
-    """  # noqa: D301  # click's marker for preformatted lines
-    settings, entry, view = asyncio.run(_overview(reference))
-    if as_json:
-        print_json(view)
-    else:
-        cost = costs.cost(entry.detail, settings, datetime.now(UTC))
-        job_detail_view.show(entry, view, cost)
-
-
-async def _overview(reference: str | None) -> tuple[Settings, Entry, dict[str, object]]:
-    settings, session = await opened()
-    job_id = await references.job_id(settings, session, reference)
-    entry = await references.described(session, job_id)
-    return settings, entry, await describe.of(session, entry)

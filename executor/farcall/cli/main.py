@@ -38,7 +38,9 @@ PANELS = {
     },
     "Inspect": {
         "list": Lazy("list:list_jobs", "List jobs, the newest first."),
-        "describe": Lazy("list:describe_job", "Show everything about a job, and why it failed."),
+        "describe": Lazy(
+            "describe:describe_job", "Show everything about a job, and why it failed."
+        ),
         "logs": Lazy("logs:show_logs", "Show the output of a job, an array, a run or a workflow."),
         "result": Lazy(
             "results:get_result", "Wait until a job has finished, and print its result."
@@ -73,7 +75,6 @@ PANELS = {
 """Commands in the order of ``--help``."""
 
 COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
-
 
 _USUAL_NAMES = {
     "explain": "describe",

@@ -240,7 +240,7 @@ class _Jobs:
             import time
 
             print(line, flush=True)  # noqa: T201  # the job's output
-            time.sleep(600)
+            time.sleep(600)  # until the job is cancelled
 
         job = await self._submit(sleep, _LINE)
         async with contextlib.aclosing(job.lines(follow=True)) as batches:

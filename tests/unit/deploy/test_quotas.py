@@ -1,7 +1,7 @@
 """Warnings of `farcall deploy` about service quotas."""
 
 from farcall import FarcallError
-from farcall.cli import deploy
+from farcall.deploy import quotas
 from farcall.deploy.parameters import merged, requested
 
 VCPUS = {"L-1216C47A": 5.0, "L-34B43A08": 512.0}
@@ -15,8 +15,8 @@ async def call_aws(access, service, operation, *, ServiceCode, QuotaCode):  # no
 
 
 async def test_quota_below_maximum_is_reported(monkeypatch):
-    monkeypatch.setattr(deploy, "call_aws", call_aws)
+    monkeypatch.setattr(quotas, "call_aws", call_aws)
     wanted = requested(compute=("ec2", "spot", "fargate"), max_vcpus=16)
-    [warning] = await deploy.warnings(None, merged(wanted, {}, "farcall"))
+    [warning] = await quotas.warnings(None, merged(wanted, {}, "farcall"))
     assert warning.startswith("the account's quota is 5 vCPUs of EC2 on demand at a time")
     assert "--quota-code L-1216C47A --desired-value 16" in warning
