@@ -18,6 +18,7 @@ from farcall import (
     JobTimeoutError,
     OutOfMemoryError,
 )
+from farcall.engine.session import session_for
 from tests import emulators
 from tests.support.patience import PATIENCE_S, until_async
 
@@ -92,6 +93,27 @@ async def test_task_out_of_memory_gets_more(kubernetes, tmp_path):
         go.touch()
         assert await asyncio.wait_for(job.result(), PATIENCE_S) == "done"
         assert (await job.detail()).memory_mib == 2048
+
+
+async def test_another_process_reports_why_a_deleted_pod_failed(kubernetes, tmp_path, commands):
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    options = {"vcpu": 1, "memory": 1, "retry_attempts": 1, "linger_s": 0.02}
+    async with BatchExecutor(backend="kubernetes", **options) as executor:
+        job = await executor.submit(hold, str(begun), str(go))
+        await until_async(begun.exists)
+        kubernetes.kubernetes.oom(job.id)
+        assert isinstance(await asyncio.wait_for(job.exception(), PATIENCE_S), OutOfMemoryError)
+        kube = (await session_for(executor.settings)).backend.kube
+        pod = (await job.detail()).log_stream
+        await kube.request("DELETE", kube.path("pods", pod))
+        path = kube.path("jobs", job.id, group="batch")
+
+        async def is_recorded():
+            return "farcall/deleted-pods" in str(await kube.request("GET", path))
+
+        await until_async(is_recorded)
+    described = commands.run("describe", job.id)
+    assert "the container ran out of memory" in described.stdout, described
 
 
 @pytest.mark.core

@@ -17,6 +17,7 @@ from typing import Any
 
 from farcall.backends.kubernetes import names, nodes, volcano
 from farcall.backends.kubernetes.client import Kube
+from farcall.backends.kubernetes.deleted_pods import recorded
 from farcall.backends.kubernetes.describe import Description
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.indexes import parse_indexes
@@ -258,7 +259,9 @@ class Lookup:
         """
         by_job: dict[str, list[Pod]] = {}
         unread: dict[str, Found] = {}
+        documents: dict[str, Mapping[str, Any]] = {}
         for job in jobs:
+            documents[job.name] = job.job
             if (kept := self._kept(job, job.name)) is not None:
                 by_job[job.name] = kept
             else:
@@ -279,7 +282,9 @@ class Lookup:
             by_job[name] = new[name]
         silent = [name for name, job in unread.items() if job.has_failed and not new[name]]
         await asyncio.gather(*map(self._add_pods, silent))
-        return {name: self._with_deleted(name, listed) for name, listed in by_job.items()}
+        return {
+            name: self._with_deleted(documents[name], listed) for name, listed in by_job.items()
+        }
 
     async def _add_pods(self, name: str) -> None:
         """Wait a moment for the watch of a failed job's pods.
@@ -315,7 +320,7 @@ class Lookup:
                 selector = f"{_of_job(job)},{_any_of(INDEX_LABEL, map(str, group))}"
                 pods = await self._list({"labelSelector": selector}, job.name)
                 self._keep(job, key, pods)
-            gone = [p for p in self._with_deleted(job.name, []) if p.index in set(group)]
+            gone = [p for p in self._with_deleted(job.job, []) if p.index in set(group)]
             by_task |= by_index((*gone, *pods))
         return by_task
 
@@ -362,9 +367,9 @@ class Lookup:
         Raises:
             KubeError: The server refused.
         """
-        names = [name_of(job) for job in jobs if nodes.has_failed(job)]
+        failed = {name_of(job): job for job in jobs if nodes.has_failed(job)}
         pods: dict[str, list[Pod]] = {}
-        for group in _groups(names, _TOGETHER):
+        for group in _groups(failed, _TOGETHER):
             params = {
                 "labelSelector": _any_of(JOB_LABEL, group),
                 "fieldSelector": "status.phase=Failed",
@@ -373,7 +378,7 @@ class Lookup:
             page = await self._kube.request("GET", self._kube.path("pods"), params=params)
             for pod in map(read_pod, items_of(page)):
                 pods.setdefault(pod.job, []).append(pod)
-        return {name: self._with_deleted(name, pods.get(name, [])) for name in names}
+        return {name: self._with_deleted(job, pods.get(name, [])) for name, job in failed.items()}
 
     async def in_phases(self, job: Found, phases: str) -> dict[int, list[Pod]]:
         """Return an array's pods in some phases, by index.
@@ -470,12 +475,13 @@ class Lookup:
         while len(self._polls) > _MOST_POLLS:
             del self._polls[next(iter(self._polls))]
 
-    def _with_deleted(self, name: str, pods: list[Pod]) -> list[Pod]:
+    def _with_deleted(self, job: Mapping[str, Any], pods: list[Pod]) -> list[Pod]:
         """Add the failed pods that were deleted."""
-        seen = self.watch.get(name)
+        seen = self.watch.get(name_of(job))
+        gone = {pod.uid: pod for pod in recorded(job)}
+        gone |= {pod.uid: pod for pod in (seen.failed.values() if seen else ()) if pod.gone}
         there = {pod.uid for pod in pods}
-        gone = [p for p in (seen.failed.values() if seen else ()) if p.gone and p.uid not in there]
-        return [*gone, *pods]
+        return [*(pod for uid, pod in gone.items() if uid not in there), *pods]
 
     # --- lists --------------------------------------------------------------------------------
 
@@ -565,7 +571,9 @@ class Lookup:
             ended = set(range(job.size)) - completed if is_over else failed
             known = self.failed(job)
             if known is None and ended:
-                known = await self.in_phases(job, "status.phase=Failed")
+                there = await self.in_phases(job, "status.phase=Failed")
+                listed = [pod for several in there.values() for pod in several]
+                known = by_index(self._with_deleted(job.job, listed))
             return sorted(ended), known or {}
         if is_over:
             return [], {}

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farcall.backends.kubernetes.client import LAPSE_S, Kube
+from farcall.backends.kubernetes.deleted_pods import DeletedPods
 from farcall.backends.kubernetes.error_translation import KubeError
 from farcall.backends.kubernetes.names import JOB_LABEL, RUN_LABEL
 from farcall.backends.kubernetes.pods import Pod, read_pod
@@ -71,6 +72,7 @@ class ClusterWatch:
         self._runs: dict[str, _Run] = {}
         self._run_of: dict[str, str] = {}
         self._deleted: dict[str, None] = {}
+        self._deleted_pods = DeletedPods(kube)
 
     def note(self, run: str, job: dict[str, Any]) -> None:
         """Record an object of a new job, and watch its run from now on.
@@ -80,7 +82,7 @@ class ClusterWatch:
         name = name_of(job)
         self._run_of[name] = run
         if run not in self._runs:
-            self._runs[run] = _Run(self._kube, run, self._record_deleted)
+            self._runs[run] = _Run(self._kube, run, self._record_deleted, self._deleted_pods)
         self._runs[run].of(name).objects.setdefault(_own_name(job), _slim(job))
 
     def get(self, name: str) -> Seen | None:
@@ -103,6 +105,7 @@ class ClusterWatch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._deleted_pods.close()
 
     def _record_deleted(self, name: str) -> None:
         """Retain the state of the most recently deleted jobs."""
@@ -118,7 +121,13 @@ class ClusterWatch:
 class _Run:
     """A watched run, and the known state of its jobs."""
 
-    def __init__(self, kube: Kube, run: str, on_deleted: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        run: str,
+        on_deleted: Callable[[str], object],
+        deleted_pods: DeletedPods,
+    ) -> None:
         label = {"labelSelector": f"{RUN_LABEL}={run}"}
         failed = {**label, "fieldSelector": "status.phase=Failed"}
         self.seen: dict[str, Seen] = {}
@@ -127,6 +136,7 @@ class _Run:
         )
         self.pods = _Feed(kube, kube.path("pods"), failed, self._take_pod, self._drop_pod)
         self._on_deleted = on_deleted
+        self._deleted_pods = deleted_pods
         self._jobs_by_uid: dict[str, tuple[str, str]] = {}
         self._job_of: dict[str, str] = {}
 
@@ -155,8 +165,12 @@ class _Run:
         seen.failed[pod.uid] = pod
 
     def _drop_pod(self, uid: str) -> None:
-        seen = self.of(self._job_of.pop(uid))
+        name = self._job_of.pop(uid)
+        seen = self.of(name)
         seen.failed[uid] = seen.failed[uid].deleted()
+        if not seen.is_deleted and name in seen.objects:
+            gone = (pod for pod in seen.failed.values() if pod.gone)
+            self._deleted_pods.record(seen.objects[name], gone)
 
 
 class _Feed:
