@@ -168,6 +168,10 @@ class Account:
             allowed |= TAKEN
         if any(map(self._is_ended_by_blow, jobs)):
             allowed |= {"OutOfMemoryError"}
+        # A pod that is deleted at once ends with SIGKILL, which is not retried. If no client saw it
+        # go, nobody knows the cause.
+        if any(blow["kind"] == "pod" and blow["job"] in jobs for blow in self._record.dealt):
+            allowed |= {"cancelled", "JobError"}
         if self._is_killed(work.number):
             allowed |= {"never submitted"}
             allowed |= {"delivered, not told"} if "value" in allowed else set()

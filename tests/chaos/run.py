@@ -11,11 +11,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
+from kubernetes import config
+
 from tests import emulators
 from tests.chaos import plan as plans
 from tests.chaos import truth
-from tests.chaos.storm import ClusterStorm, Storm, left_behind
-from tests.chaos.work import read
+from tests.chaos.storm import ClusterStorm, PodStorm, Storm, left_behind
+from tests.chaos.work import Bucket, read
 from tests.support.proxy import SLOW_S, Proxy
 
 #: Chances of faults by service. "expired" is rare: a container renews its keys.
@@ -43,6 +46,7 @@ CHANCES = {
 
 _CPUS = 8
 _STEP_S = 0.05
+_CLUSTER_STEP_S = 1.0  # a step reads the tasks' notes from the bucket
 _SETTLE_S = 30.0
 _ROOT = Path(__file__).parents[2]
 
@@ -89,19 +93,70 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False
                 aws.kubernetes.configure(retry_s=0.2)
             with Proxy(aws.endpoint_url, CHANCES, seed=seed) as proxy:
                 crew = _Crew(record, aws, proxy.url, Path(folder), token, (seed, tasks, clients))
-                try:
-                    record.late = not crew.work(began + minutes * 60)
-                finally:
-                    crew.end()
+                crew.run(began + minutes * 60)
                 record.requests, record.injected = dict(proxy.counts), dict(proxy.injected)
                 record.injected |= {f"api {name}": n for name, n in crew.storm.met.items()}
             record.truth = truth.request(aws.environment)
     finally:
         del os.environ["CHAOS_TOKEN"]
-    record.told, record.ledger = read(crew.told), read(crew.ledger)
     record.processes = left_behind(token, aws.endpoint_url)
     record.seconds = time.monotonic() - began
     return record
+
+
+def run_on_cluster(seed, tasks, minutes, folder, kubeconfig, clients=plans.CLIENTS):
+    """Make a run on the cluster of a kubeconfig file, whose clients and pods are killed.
+
+    The options and keys are those of the environment, such as ``FARCALL_S3_BUCKET_NAME``. No
+    proxy is used: the pods reach the bucket at the address that the clients use.
+    """
+    record = Record(plans.make(seed, tasks, clients))
+    began = time.monotonic()
+    token = secrets.token_hex(8)
+    cluster = Cluster(kubeconfig, token)
+    if any(key.startswith("chaos/") for key in truth.request(cluster.environment).keys):
+        raise click.ClickException(
+            f"bucket {cluster.bucket} contains objects of another run; delete those under chaos/"
+        )
+    os.environ["CHAOS_TOKEN"] = token
+    try:
+        crew = _Crew(record, cluster, "", Path(folder), token, (seed, tasks, clients))
+        crew.run(began + minutes * 60)
+        record.truth = truth.request(cluster.environment)
+    finally:
+        del os.environ["CHAOS_TOKEN"]
+    record.processes = left_behind(token)
+    record.seconds = time.monotonic() - began
+    truth.delete(cluster.environment, record.truth)
+    Bucket(crew.ledger).delete()
+    return record
+
+
+class Cluster:
+    """A cluster, and the bucket of its jobs.
+
+    Args:
+        kubeconfig: Path of the kubeconfig file; its context selects the namespace.
+        token: The run's name.
+    """
+
+    def __init__(self, kubeconfig, token):
+        _, current = config.list_kube_config_contexts(kubeconfig)
+        options = {k: v for k, v in os.environ.items() if k.startswith(("AWS_", "FARCALL_"))}
+        self.environment = options | {
+            "FARCALL_BACKEND": "kubernetes",
+            "FARCALL_NAMESPACE": current["context"].get("namespace") or "default",
+            "KUBECONFIG": str(kubeconfig),
+        }
+        self.bucket = options.get("FARCALL_S3_BUCKET_NAME", "")
+        if not self.bucket:
+            raise click.ClickException("set FARCALL_S3_BUCKET_NAME to the bucket of the jobs")
+        self.ledger = {
+            "bucket": self.bucket,
+            "prefix": f"chaos-{token}",
+            "endpoint": options.get("AWS_ENDPOINT_URL_S3") or options.get("AWS_ENDPOINT_URL", ""),
+            "region": options.get("AWS_REGION", "us-east-1"),
+        }
 
 
 class _Crew:
@@ -112,12 +167,22 @@ class _Crew:
         self._token, self._drawn = token, drawn
         self.told, self.ledger = str(folder / "told"), str(folder / "ledger")
         self._kubernetes = "KUBECONFIG" in aws.environment
-        storm = ClusterStorm if self._kubernetes else Storm
+        self._step_s, storm = _STEP_S, ClusterStorm if self._kubernetes else Storm
+        if isinstance(aws, Cluster):
+            self.ledger, self._step_s, storm = aws.ledger, _CLUSTER_STEP_S, PodStorm
         self.storm = storm(record.plan, aws, self.ledger)
         record.dealt = self.storm.dealt
         self._processes = {}  # the latest of each kind
         self._all = {}
         self._to_recover = []  # client and moment
+
+    def run(self, deadline):
+        """Start the clients, and record what they and the tasks have noted."""
+        try:
+            self._record.late = not self.work(deadline)
+        finally:
+            self.end()
+        self._record.told, self._record.ledger = read(self.told), read(self.ledger)
 
     def work(self, deadline):
         """Start the clients and wait; return whether all ended before the deadline."""
@@ -134,7 +199,7 @@ class _Crew:
             self._recover()
             if not self._to_recover and all(p.poll() is not None for p in self._all.values()):
                 return self._settled(deadline)
-            time.sleep(_STEP_S)
+            time.sleep(self._step_s)
         return False
 
     def end(self):
@@ -164,7 +229,9 @@ class _Crew:
         while name in self._all:
             name += " again"
         seed, tasks, clients = self._drawn
-        extra = {"AWS_ENDPOINT_URL_S3": self._endpoint, "CHAOS_TOKEN": self._token}
+        extra = {"CHAOS_TOKEN": self._token}
+        if self._endpoint:
+            extra["AWS_ENDPOINT_URL_S3"] = self._endpoint
         variables = [{"name": key, "value": value} for key, value in extra.items()]
         options = {
             "vcpu": 1,
@@ -204,5 +271,7 @@ class _Crew:
     def _environment(self):
         own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "FARCALL_"))}
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-        there = {**self._aws.environment, "AWS_ENDPOINT_URL": self._endpoint}
+        there = dict(self._aws.environment)
+        if self._endpoint:
+            there["AWS_ENDPOINT_URL"] = self._endpoint
         return {**own, **there, "HOME": str(self._folder), "PYTHONPATH": path}

@@ -31,6 +31,7 @@ class Storm:
     def __init__(self, plan, aws, ledger):
         self.dealt = []
         self.met = {}
+        self._names = {}  # of blows that hit something else than their kind says
         self._aws = aws
         self._ledger = ledger
         self._chance = Random(f"{plan.seed} storm")
@@ -80,7 +81,8 @@ class Storm:
         except (psutil.Error, ProcessLookupError, ValueError):  # it has just ended
             return False
         if is_hit:
-            self.dealt.append({"kind": blow.kind, "job": job, "attempt": attempt})
+            kind = self._names.get(blow.kind, blow.kind)
+            self.dealt.append({"kind": kind, "job": job, "attempt": attempt})
         return is_hit
 
     def _hit(self, kind, process, job):
@@ -169,6 +171,25 @@ class ClusterStorm(Storm):
                 self._known_sizes[name] = truth.completions(self._aws.environment, name)
             found.append((process, truth.job_id(name, index, self._known_sizes[name]), attempt))
         return found
+
+
+class PodStorm(Storm):
+    """Kills clients, and deletes pods of a cluster: at once, or as a drained node does.
+
+    Processes in a cluster's containers cannot be killed from here, nor can its nodes.
+    """
+
+    def __init__(self, plan, cluster, ledger):
+        super().__init__(plan, cluster, ledger)
+        self._left = [blow for blow in self._left if blow.kind not in ("child", "start")]
+        self._names = {"container": "pod"}
+
+    def _hit(self, kind, process, job):
+        truth.delete_pod(self._aws.environment, process, at_once=kind == "container")
+        return True
+
+    def _containers(self):
+        return truth.running(self._aws.environment)
 
 
 def left_behind(*words):

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests import emulators
+from tests.chaos import truth
 from tests.chaos.account import Account
-from tests.chaos.run import Record, run
+from tests.chaos.run import Record, run, run_on_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +37,19 @@ def test_each_kubernetes_task_ends_once(tmp_path):
 
     assert not account.check(), account.report()
     assert {blow["kind"] for blow in record.dealt} >= {"client", "container"}
+
+
+def test_each_task_of_a_kubeconfig_ends_once(tmp_path, monkeypatch):
+    with emulators.start(kubernetes=True, cpus=8) as aws:
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        record = run_on_cluster(SEED, TASKS, 3, tmp_path, aws.environment["KUBECONFIG"], CLIENTS)
+        left = truth.request(aws.environment)
+    account = Account(record)
+
+    assert not account.check(), account.report()
+    assert {blow["kind"] for blow in record.dealt} >= {"client", "pod"}
+    assert (left.jobs, left.keys) == ({}, {})
 
 
 def lose_result(record: Record, told: dict[str, Any]) -> None:

@@ -17,6 +17,10 @@ _FINAL = ("SUCCEEDED", "FAILED")
 _TOGETHER = 100
 _JOB_NAME = "batch.kubernetes.io/job-name"
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_FAILURES = (
+    "batch.kubernetes.io/job-index-failure-count",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+)
 
 
 @dataclass
@@ -70,10 +74,12 @@ def request(environment):
     )
     with contextlib.closing(clients.client("s3", environment)) as s3:
         bucket = environment["FARCALL_S3_BUCKET_NAME"]
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix="chaos/"):
             for found in page.get("Contents", ()):
                 truth.keys[found["Key"]] = found["LastModified"].timestamp()
-        for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
+        for page in s3.get_paginator("list_multipart_uploads").paginate(
+            Bucket=bucket, Prefix="chaos/"
+        ):
             truth.uploads += [upload["Key"] for upload in page.get("Uploads", ())]
     return truth
 
@@ -142,7 +148,54 @@ def _cluster_jobs(environment):
         labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
         place = labels.get(_JOB_NAME), annotations.get(_INDEX)
         by_index.setdefault(place, []).append(pod)
+    found = [job for job in found if "/chaos/" in _bundle(job)]
     return {each["jobId"]: each for job in found for each in _described(job, by_index)}
+
+
+def _bundle(job):
+    variables = {each.name: each.value for each in job.spec.template.spec.containers[0].env or ()}
+    return variables.get("FARCALL_BUNDLE") or ""
+
+
+def running(environment):
+    """Return the run's running pods: name, job and attempt."""
+    with _cluster(environment) as (api, namespace):
+        jobs = _listed(client.BatchV1Api(api).list_namespaced_job, namespace)
+        pods = _listed(client.CoreV1Api(api).list_namespaced_pod, namespace)
+    sizes = {job.metadata.name: job.spec.completions for job in jobs if "/chaos/" in _bundle(job)}
+    found = []
+    for pod in pods:
+        labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+        name = labels.get(_JOB_NAME)
+        is_running = pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
+        if is_running and name in sizes:
+            attempt = 1 + sum(int(annotations.get(key) or 0) for key in _FAILURES)
+            job = job_id(name, annotations[_INDEX], sizes[name])
+            found.append((pod.metadata.name, job, attempt))
+    return found
+
+
+def delete_pod(environment, name, *, at_once):
+    """Delete a pod, if it still exists."""
+    with _cluster(environment) as (api, namespace):
+        options = {"grace_period_seconds": 0} if at_once else {}
+        try:
+            client.CoreV1Api(api).delete_namespaced_pod(name, namespace, **options)
+        except client.ApiException as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+
+def delete(environment, truth):
+    """Delete the jobs and objects of a run."""
+    with _cluster(environment) as (api, namespace):
+        for name in truth.submitted:
+            client.BatchV1Api(api).delete_namespaced_job(
+                name, namespace, propagation_policy="Background"
+            )
+    with contextlib.closing(clients.client("s3", environment)) as s3:
+        for key in truth.keys:
+            s3.delete_object(Bucket=environment["FARCALL_S3_BUCKET_NAME"], Key=key)
 
 
 def _described(job, by_index):

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 EXIT_CODE = 3
@@ -18,7 +19,10 @@ SHARED = 99_999_999
 
 
 def note(path, **line):
-    """Append a line to a file of several writers with a single atomic write."""
+    """Add a line to a file of several writers, or to a `Bucket` that other machines reach."""
+    if isinstance(path, dict):
+        Bucket(path).put(line | {"at": time.time()})
+        return
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, json.dumps({**line, "at": time.time()}).encode() + b"\n")
@@ -28,10 +32,53 @@ def note(path, **line):
 
 def read(path):
     """Return the lines that `note` has written so far."""
+    if isinstance(path, dict):
+        return Bucket(path).lines()
     if not Path(path).exists():
         return []
     with Path(path).open("rb") as file:
         return [json.loads(line) for line in file if line.endswith(b"\n")]
+
+
+class Bucket:
+    """A ledger with one object per line, for tasks that do not run on this machine.
+
+    Args:
+        place: Its bucket, prefix, endpoint and region.
+    """
+
+    def __init__(self, place):
+        from obstore.store import S3Store
+
+        config = {"region": place["region"]}
+        if place["endpoint"]:
+            config |= {"endpoint": place["endpoint"], "virtual_hosted_style_request": False}
+        plain = {"allow_http": True}
+        self._store = S3Store(
+            place["bucket"], prefix=place["prefix"], config=config, client_options=plain
+        )
+
+    def put(self, line):
+        """Store a line."""
+        self._store.put(secrets.token_hex(16), json.dumps(line).encode())
+
+    def lines(self):
+        """Return all lines, in the order of their times."""
+        keys = [each["path"] for page in self._store.list() for each in page]
+        with ThreadPoolExecutor(16) as pool:
+            new = [key for key in keys if key not in _seen]
+            bodies = pool.map(lambda key: bytes(self._store.get(key).bytes()), new)
+            _seen.update(zip(new, map(json.loads, bodies), strict=True))
+        return sorted((_seen[key] for key in keys), key=lambda line: line["at"])
+
+    def delete(self):
+        """Delete all lines."""
+        for page in self._store.list():
+            self._store.delete([each["path"] for each in page])
+
+
+_seen = {}
+"""Lines that were read from a bucket, which do not change, by key."""
 
 
 def work(call, ledger, argument=b"", shared=b""):
