@@ -168,8 +168,8 @@ class Account:
             allowed |= TAKEN
         if any(map(self._is_ended_by_blow, jobs)):
             allowed |= {"OutOfMemoryError"}
-        # A pod that is deleted at once ends with SIGKILL, which is not retried. If no client saw it
-        # go, nobody knows the cause.
+        # A pod that is deleted at once ends with SIGKILL, which is not retried. If no client sees
+        # that, the cause is unknown.
         if any(blow["kind"] == "pod" and blow["job"] in jobs for blow in self._record.dealt):
             allowed |= {"cancelled", "JobError"}
         if self._is_killed(work.number):
