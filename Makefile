@@ -157,7 +157,7 @@ image:
 	    --build-arg PIP_PACKAGES="$(PIP_PACKAGES)" .
 
 clean:
-	rm -rf --one-file-system $(VENV) .venv-* .pythons .uv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf --one-file-system $(VENV) .venv-* .pythons .uv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 
 $(VENV)/demo: pyproject.toml constraints.txt .ci/venv
 	@sh .ci/venv "$(PYTHON)" $(VENV) demo
