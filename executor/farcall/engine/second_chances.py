@@ -81,14 +81,13 @@ class SecondChances:
                 options,
                 has_ended=True,
                 wait_s=_TOGETHER_S,
-                with_electrons=True,
+                is_chance=True,
             )
         except NothingToRetryError:
             place = await self._existing(group, index)
             if place is None:
                 raise
             new, number = place
-        new.settings = new.settings.with_ladders(group.settings.ladders)
         group.forget()
         return Chance((new, number), describe_attempt(detail, delivered))
 

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from farcall import Settings, SettingsError
+from farcall.config.ladders import Ladders, read_rungs
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,27 @@ def test_ladder_survives_other_options():
 def test_wrong_ladder_is_named(options, message):
     with pytest.raises(SettingsError, match=message):
         Settings(**options)
+
+
+@pytest.mark.parametrize(
+    ("gib", "queue", "text"),
+    [
+        (2, "spot", "memory=1/3,queue=1/2"),
+        (8.0005, "arn:aws:batch:x:1:job-queue/od", "memory=2/3,queue=2/2"),
+        (1, "another", ""),
+    ],
+)
+def test_rungs_are_positions_in_lists(gib, queue, text):
+    assert Ladders((2, 8, 32), (), ("spot", "od")).rungs(gib, queue) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rungs"),
+    [
+        ("memory=2/3,queue=1/2", {"memory": (2, 3), "queue": (1, 2)}),
+        ("memory=4/3,queue=0/2,vcpu=1/2,memory=1", {}),
+        ("", {}),
+    ],
+)
+def test_implausible_rungs_are_ignored(text, rungs):
+    assert read_rungs(text) == rungs

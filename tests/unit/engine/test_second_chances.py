@@ -43,6 +43,8 @@ async def test_call_gets_more_memory(ladder, cloud):
     first = job.id
     assert await job.result() == 6
     assert sizes(cloud) == [(1024, 1), (2048, 1), (4096, 1)]
+    rungs = [job.environment["FARCALL_RUNGS"] for job in cloud.jobs]
+    assert rungs == ["memory=1/3", "memory=2/3", "memory=3/3"]
     assert job.id != first
     assert (await job.detail()).memory_mib == 4096
 
