@@ -31,14 +31,14 @@ _TOGETHER_S = 1.0
 
 
 class Chance(NamedTuple):
-    """A task that runs again.
+    """A failed task, and its next attempt.
 
     Attributes:
-        place: The new job, and the task's index in it.
+        place: The new job, and the task's index in it; None if no value is left.
         attempt: Description of the failed attempt, for the error if all fail.
     """
 
-    place: Place
+    place: Place | None
     attempt: str
 
 
@@ -52,26 +52,27 @@ class SecondChances:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def take(self, group: TaskGroup, index: int, delivered: Delivered) -> Chance | None:
+    async def take(self, group: TaskGroup, index: int, delivered: Delivered) -> Chance:
         """Run a failed task again, if its options have a next value for its failure.
 
         Tasks of a job that fail within a moment, or before the last of its tasks has started,
         share one new job. Cancelling the wait withdraws the request; a job that is accepted anyway
         is terminated.
 
-        Returns:
-            None if the failure is final.
+        Args:
+            group: The task's job.
+            index: The task's index in the job.
+            delivered: The failed task's outcome, for which `is_due` is true.
 
         Raises:
             FarcallError: The task cannot run again.
         """
-        if not is_due(group.settings.ladders, delivered):
-            return None
         submission = group.submission
         detail = await self._session.describe(submission.job_id)
         options = _next_options(group.settings.ladders, delivered, detail)
+        attempt = describe_attempt(detail, delivered)
         if not options:
-            return None
+            return Chance(None, attempt)
         await self._until_started(submission.job_id)
         job_id = submission.id_of(index)
         try:
@@ -89,7 +90,7 @@ class SecondChances:
                 raise
             new, number = place
         group.forget()
-        return Chance((new, number), describe_attempt(detail, delivered))
+        return Chance((new, number), attempt)
 
     async def _until_started(self, job_id: str) -> None:
         """Wait until all tasks of a job have started.
@@ -124,17 +125,25 @@ def is_due(ladders: Ladders, delivered: Delivered) -> bool:
 
 def describe_attempt(detail: JobDetail, delivered: Delivered) -> str:
     """Describe an attempt's memory and queue in one line."""
-    size = (detail.memory_mib or 0) / 1024
-    peak = delivered.usage.peak_memory_bytes / 2**30
-    used = f", peak {peak:.2g} GiB" if peak else ""
-    return f"memory={size:.3g} GiB in queue {detail.queue}{used}"
+    size = f"{(detail.memory_mib or 0) / 1024:.3g} GiB"
+    # The container's peak if the kernel reports it, because the process's own is only a part.
+    peak = (delivered.meta or {}).get("memory_peak_bytes") or delivered.usage.peak_memory_bytes
+    used = ""
+    if peak:
+        used = f", peak {peak / 2**30:.2g} GiB"
+    elif _has(OutOfMemoryError, delivered):  # the container was killed, and its supervisor with it
+        used = f", killed at a peak of {size}"
+    return f"memory={size} in queue {detail.queue}{used}"
 
 
-def add_attempts(delivered: Delivered, attempts: Sequence[str]) -> None:
-    """Add the earlier attempts to the errors of a task that failed with all values."""
-    for result in delivered.results if attempts else ():
+def add_attempts(delivered: Delivered, earlier: Sequence[str], last: Chance | None) -> None:
+    """Add the attempts to the errors of a task that failed more than once."""
+    text = f"Earlier attempts: {'; '.join(earlier)}"
+    if last is not None:
+        text += f". Last attempt: {last.attempt}"
+    for result in delivered.results if earlier else ():
         if result.error is not None:
-            add_note(result.error, f"Earlier attempts: {'; '.join(attempts)}")
+            add_note(result.error, text)
 
 
 def _has(kind: type[BaseException], delivered: Delivered) -> bool:

@@ -1,14 +1,20 @@
 """Failed tasks that run again with more memory or in the next queue, on the fake cloud."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from farcall import BatchExecutor, HostLostError, OutOfMemoryError
+from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.packer import FunctionCall
 from farcall.engine.run import TaskRun
+from farcall.engine.second_chances import describe_attempt
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import NodeOf, Workflow
+from farcall.payload.results import Result
 from farcall.testing import HostLost, OutOfMemory
+from farcall_runtime.contract import OutcomeStatus
 
 
 def double(x):
@@ -62,9 +68,23 @@ async def test_last_error_names_each_attempt(ladder, cloud):
     with pytest.raises(OutOfMemoryError) as caught:
         await job.result()
     (note,) = (note for note in caught.value.__notes__ if note.startswith("Earlier attempts"))
-    assert "memory=1 GiB" in note
-    assert "memory=2 GiB" in note
+    queue = ladder.settings.queue
+    assert note == (
+        f"Earlier attempts: memory=1 GiB in queue {queue}, killed at a peak of 1 GiB; "
+        f"memory=2 GiB in queue {queue}, killed at a peak of 2 GiB. "
+        f"Last attempt: memory=4 GiB in queue {queue}, killed at a peak of 4 GiB"
+    )
     assert len(cloud.jobs) == 3
+
+
+def test_measured_peak_of_container_is_described():
+    detail = JobDetail("6f1c", "f-0", JobStatus.FAILED, memory_mib=2048, queue="spot")
+    usage = Usage(peak_memory_bytes=2**29)
+    lost = Delivered([Result(error=HostLostError("gone"))], usage=usage)
+    assert describe_attempt(detail, lost) == "memory=2 GiB in queue spot, peak 0.5 GiB"
+    meta = {"memory_peak_bytes": 2**31, "status": OutcomeStatus.DONE}
+    whole = replace(lost, meta=meta)
+    assert describe_attempt(detail, whole) == "memory=2 GiB in queue spot, peak 2 GiB"
 
 
 async def test_own_memory_error_is_final(ladder, cloud):
