@@ -116,11 +116,12 @@ def _steps(value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, (list, tuple)) else None
 
 
-def check(ladders: Ladders) -> None:
+def check(ladders: Ladders, queue_patience: float | None) -> None:
     """Check the relations between the values.
 
     Raises:
-        SettingsError: The sizes do not grow, or there is not one vcpu for each size.
+        SettingsError: The sizes do not grow, there is not one vcpu for each size, or no next queue
+            to which an impatient task could move.
     """
     memory, vcpu, queue = ladders
     if any(after <= before for before, after in itertools.pairwise(memory)):
@@ -137,6 +138,12 @@ def check(ladders: Ladders) -> None:
         )
     if len(set(queue)) < len(queue):
         raise SettingsError(f"queue is {_shown(queue)}: name each queue once", option="queue")
+    if queue_patience is not None and not queue:
+        raise SettingsError(
+            f"queue_patience is {queue_patience:g} s, but there is no next queue: use a list of "
+            'queues, such as queue=["spot", "on-demand"], or remove queue_patience',
+            option="queue_patience",
+        )
 
 
 def _shown(values: tuple[Any, ...]) -> str:

@@ -152,7 +152,7 @@ class Retries:
         )
         settings = plan.with_options(group.options)
         if group.is_chance:
-            settings = settings.with_ladders(group.settings.ladders)
+            settings = settings.with_ladders_of(group.settings)
         if len(job_ids) == 1:
             plan.refuse()
         numbers = {task.number for task in plan.tasks}

@@ -1,8 +1,9 @@
 """Second chances: failed tasks that run again with more memory, or in the next queue.
 
 A task that ran out of memory, by the evidence of its supervisor or of the platform, gets the next
-value of ``memory``; a task whose host was lost gets the next queue. Which values are next follows
-from the failed job itself, so a recovered or retried job continues where it is.
+value of ``memory``; a task whose host was lost, or for which no instance came within
+``queue_patience``, gets the next queue. Which values are next follows from the failed job itself,
+so a recovered or retried job continues where it is.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from farcall.config.ladders import Ladders
 from farcall.engine.delivered import Delivered
 from farcall.engine.group import Place, TaskGroup
 from farcall.engine.retry_notes import retries_of
-from farcall.model.errors import HostLostError, NothingToRetryError, OutOfMemoryError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.errors import (
+    HostLostError,
+    JobStuckError,
+    NothingToRetryError,
+    OutOfMemoryError,
+)
+from farcall.model.failure_reasons import NO_INSTANCE, OWN_REASON
+from farcall.model.jobs import NOT_STARTED, JobDetail
 from farcall.model.submission import Submission
 from farcall.payload.results import add_note, of_process
 from farcall_runtime.contract import OutcomeStatus
 
 if TYPE_CHECKING:
     from farcall.engine.session import Session
-
-_WAITING = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
 
 _TOGETHER_S = 1.0
 """Time in seconds that a failed task waits for others, so that they share one job."""
@@ -100,7 +105,7 @@ class SecondChances:
         while True:
             detail = self._session.tracker.latest(job_id)
             summary = detail.status_summary if detail is not None else {}
-            if not sum(summary.get(status.value, 0) for status in _WAITING):
+            if not sum(summary.get(status.value, 0) for status in NOT_STARTED):
                 return
             await asyncio.sleep(_TOGETHER_S)
 
@@ -120,7 +125,7 @@ def is_due(ladders: Ladders, delivered: Delivered) -> bool:
     """Return whether a failure is of a kind for which the options have several values."""
     if ladders.memory and _has(OutOfMemoryError, delivered):
         return True
-    return bool(ladders.queue) and _has(HostLostError, delivered)
+    return bool(ladders.queue) and (_has(HostLostError, delivered) or _had_no_instance(delivered))
 
 
 def describe_attempt(detail: JobDetail, delivered: Delivered) -> str:
@@ -133,6 +138,8 @@ def describe_attempt(detail: JobDetail, delivered: Delivered) -> str:
         used = f", peak {peak / 2**30:.2g} GiB"
     elif _has(OutOfMemoryError, delivered):  # the container was killed, and its supervisor with it
         used = f", killed at a peak of {size}"
+    elif _had_no_instance(delivered):
+        used = ", no instance came within queue_patience"
     return f"memory={size} in queue {detail.queue}{used}"
 
 
@@ -154,6 +161,12 @@ def _has(kind: type[BaseException], delivered: Delivered) -> bool:
     if meta is None or meta["status"] == OutcomeStatus.DONE:
         return False
     return issubclass(of_process(meta).kind, kind)
+
+
+def _had_no_instance(delivered: Delivered) -> bool:
+    errors = (result.error for result in delivered.results)
+    reason = f"{OWN_REASON}{NO_INSTANCE}"
+    return any(isinstance(each, JobStuckError) and reason in each.reason for each in errors)
 
 
 def _next_options(ladders: Ladders, delivered: Delivered, detail: JobDetail) -> dict[str, Any]:

@@ -46,6 +46,16 @@ def test_ladder_survives_other_options():
     assert (once.memory, once.vcpu, once.ladders.memory) == (4, 1, ())
 
 
+def test_patience_belongs_to_list_of_queues(monkeypatch):
+    monkeypatch.setenv("FARCALL_QUEUE", "spot, on-demand")
+    monkeypatch.setenv("FARCALL_QUEUE_PATIENCE", "10m")
+    settings = Settings()
+    assert settings.queue_patience == 600
+    single = settings.replace(queue="other")
+    assert single.queue_patience is None
+    assert single.with_ladders_of(settings).queue_patience == 600
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -55,6 +65,7 @@ def test_ladder_survives_other_options():
         ({"memory": [2, 4], "vcpu": [1, 2, 3]}, "vcpu is 1, 2, 3: use one value, or one for each"),
         ({"vcpu": [1, 2]}, "vcpu is 1, 2: use one value"),
         ({"queue": ["a", "a"]}, "queue is a, a: name each queue once"),
+        ({"queue_patience": "10m"}, "queue_patience is 600 s, but there is no next queue"),
     ],
 )
 def test_wrong_ladder_is_named(options, message):

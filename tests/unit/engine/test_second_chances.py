@@ -13,7 +13,7 @@ from farcall.engine.second_chances import describe_attempt
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.payload.results import Result
-from farcall.testing import HostLost, OutOfMemory
+from farcall.testing import HostLost, OutOfMemory, Stuck
 from farcall_runtime.contract import OutcomeStatus
 
 
@@ -143,6 +143,30 @@ async def test_lost_host_moves_to_next_queue(cloud):
     cloud.next_job(HostLost())
     async with BatchExecutor(queue=["spot", "on-demand"], retry_attempts=1) as executor:
         assert await executor.task(double)(4) == 8
+    assert [job.queue for job in cloud.jobs] == ["spot", "on-demand"]
+
+
+@pytest.fixture
+async def impatient(cloud):
+    """Executor whose waiting tasks move to the next queue at once."""
+    options = {"queue": ["spot", "on-demand"], "queue_patience": 0, "linger_s": 0.02}
+    async with BatchExecutor(**options) as executor:
+        yield executor
+
+
+async def test_waiting_tasks_move_to_next_queue(impatient, cloud):
+    cloud.next_job(Stuck(), task=1)
+    assert await impatient.task(double).map(range(3)) == [0, 2, 4]
+    spot, on_demand = cloud.jobs
+    assert (spot.queue, spot.array_size) == ("spot", 3)
+    assert (on_demand.queue, on_demand.array_size) == ("on-demand", 0)
+    assert spot.status_summary["SUCCEEDED"] == 2
+
+
+async def test_task_waits_in_last_queue(impatient, cloud):
+    cloud.next_job(Stuck())
+    cloud.next_job(Stuck(for_s=0.5))
+    assert await impatient.task(double)(4) == 8
     assert [job.queue for job in cloud.jobs] == ["spot", "on-demand"]
 
 
