@@ -703,6 +703,19 @@ class Settings(BaseModel):
         taken = {name: os.environ[name] for name in missing}
         return self.with_options(environment={**self.environment, **taken})
 
+    def later(self) -> list[Settings]:
+        """Return the settings of possible second chances, each with one other value."""
+        steps: list[dict[str, Any]] = []
+        more = self._ladders.more_memory(self.memory)
+        while more:
+            steps.append(dict(more))
+            more = self._ladders.more_memory(more["memory"])
+        queue = self._ladders.next_queue(self.queue)
+        while queue:
+            steps.append(dict(queue))
+            queue = self._ladders.next_queue(queue["queue"])
+        return [self.with_options(**step) for step in steps]
+
     def with_ladders_of(self, settings: Settings) -> Settings:
         """Return settings with other settings' ladders, and this object's place on them."""
         other = self.with_options(queue_patience=settings.queue_patience)

@@ -95,3 +95,9 @@ def test_rungs_are_positions_in_lists(gib, queue, text):
 )
 def test_implausible_rungs_are_ignored(text, rungs):
     assert read_rungs(text) == rungs
+
+
+def test_later_values_are_checkable():
+    settings = Settings(memory=[2, 8, 32], vcpu=[1, 2, 4], queue=["a", "b"])
+    later = settings.with_options(memory=8.0, vcpu=2.0).later()
+    assert [(each.memory, each.vcpu, each.queue) for each in later] == [(32, 4, "a"), (8, 2, "b")]

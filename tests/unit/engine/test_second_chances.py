@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from farcall import BatchExecutor, HostLostError, OutOfMemoryError
+from farcall import BatchExecutor, HostLostError, OutOfMemoryError, SettingsError
 from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.packer import FunctionCall
 from farcall.engine.run import TaskRun
@@ -190,3 +190,12 @@ async def test_electron_keeps_its_workflow(ladder, cloud, session):
     detail = await run.detail()
     assert detail.environment["FARCALL_DISPATCH"] == "dispatch-1"
     assert detail.environment["FARCALL_WORKFLOW"] == "fit"
+
+
+async def test_wrong_later_size_is_rejected_at_once(cloud):
+    fargate = {"platformCapabilities": ["FARGATE"]}
+    options = {"vcpu": [0.25, 1], "memory": [1, 30], "job_definition_extra": fargate}
+    async with BatchExecutor(**options) as executor:
+        with pytest.raises(SettingsError, match="memory=30 GiB is not supported on Fargate"):
+            await executor.submit(double, 1)
+    assert len(cloud.jobs) == 0
