@@ -41,6 +41,9 @@ ENV_DISPATCH = "FARCALL_DISPATCH"
 ENV_RETRY_OF = "FARCALL_RETRY_OF"
 """ID of the job whose failed tasks this job runs again, for lists."""
 
+ENV_RUNGS = "FARCALL_RUNGS"
+"""Positions of the job's memory and queue in the options' lists, such as ``memory=2/3``."""
+
 ENV_STREAM_S = "FARCALL_STREAM_S"
 """Interval between two output chunks in seconds. Only set by the local AWS emulator, for tests."""
 
@@ -77,6 +80,7 @@ JOB_ENVIRONMENT = (
     ENV_LOG_LEVEL,
     ENV_THREADS,
     ENV_RETRY_OF,
+    ENV_RUNGS,
 )
 
 ENV_OWN_INDEX = "FARCALL_INDEX"

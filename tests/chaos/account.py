@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ from tests.chaos.storm import NO_START
 
 _KEY = re.compile(
     r"chaos/\d+/v1/(?P<run>[^/]+)/(?P<kind>[a-z]+)/(?P<bundle>[^/.]+)"
-    r"(\.(delivered|cancelled)/\d+|/(?P<index>\d+).*)?"
+    r"(\.(delivered|cancelled)/\d+|\.retried/[^/]+|/(?P<index>\d+).*)?"
 )
 _SHARED = re.compile(r"(?P<prefix>chaos/\d+/v1/)shared/[0-9a-f]{64}/data/[0-9a-f]+")
 _COMPLAINTS = ("never retrieved", "was destroyed", "nclosed", "Traceback")
@@ -56,6 +57,7 @@ class Account:
         self._begun = defaultdict(list)  # executions, by task
         self._jobs = defaultdict(set)  # job IDs, by task
         self._sizes = {}  # of bundles
+        self._retried = set()  # names of bundles whose failed tasks had a second chance
         for line in record.told:
             if "task" in line:
                 self._told[line["task"]].append(line)
@@ -87,10 +89,18 @@ class Account:
         for service in ("api" if kubernetes else "batch", "s3"):
             if not kinds[service]:
                 self._say(f"no request to {service} has failed")
+        self._check_rungs(kubernetes=kubernetes)
         if not any("jobs" in line for line in self._record.told):
             self._say("no run was recovered")
         if "cancelled" not in self.ends.values():
             self._say("no task was cancelled")
+
+    def _check_rungs(self, *, kubernetes):
+        truth = self._record.truth
+        rungs = " ".join(truth.chances_of(job_id)[0] for job_id in truth.submitted)
+        options = ("memory",) if kubernetes else ("memory", "queue")
+        for option in (each for each in options if f"{each}=2" not in rungs):
+            self._say(f"no task has had the second value of {option}")
 
     def report(self):
         """Return the errors and the figures of the run."""
@@ -107,7 +117,9 @@ class Account:
         for name, count in record.injected.items():
             failed[name.partition(" ")[0]] += count
         executions = sum(map(len, self._begun.values()))
+        rungs = Counter(record.truth.chances_of(job_id)[0] for job_id in record.truth.submitted)
         lines += [
+            f"jobs by values: {_figures(rungs)}",
             f"ends: {_figures(Counter(self.ends.values()))}",
             f"hit: {_figures(dealt)}; recovered: {len(recovered)} runs, {sum(recovered)} tasks",
             f"failed requests: {_figures(failed)} of {requests}",
@@ -179,17 +191,26 @@ class Account:
 
     def _check_executions(self, number):
         begun = self._begun[number]
-        jobs = {line["job"] for line in begun}
-        if len(jobs) > 1:
-            self._say(f"ran in {len(jobs)} jobs", number)
-        attempts = Counter(line["attempt"] for line in begun)
+        self._check_chances(number, list(dict.fromkeys(line["job"] for line in begun)))
+        attempts = Counter((line["job"], line["attempt"]) for line in begun)
         if any(count > 1 for count in attempts.values()):
             self._say("ran twice in one attempt", number)
-        if any(attempt > ATTEMPTS for attempt in attempts):
+        if any(attempt > ATTEMPTS for _, attempt in attempts):
             self._say(f"had more than {ATTEMPTS} attempts", number)
         delivered_at = self._delivered_at(number)
         if delivered_at is not None and any(line["at"] > delivered_at for line in begun):
             self._say("ran again after its value was delivered", number)
+
+    def _check_chances(self, number, jobs):
+        """Check that each job of a task runs the former one again, with another value."""
+        truth = self._record.truth
+        for before, after in itertools.pairwise(jobs):
+            (rungs_before, _), (rungs, retried) = map(truth.chances_of, (before, after))
+            if before.partition(":")[0] != retried or rungs == rungs_before:
+                self._say(f"ran in job {before} ({rungs_before}) and in {after} ({rungs})", number)
+            stopped, created = truth.times(before)[1], truth.times(after)[0]
+            if created and (stopped is None or stopped > created):
+                self._say(f"job {after} was submitted before {before} had ended", number)
 
     # --- jobs and objects ---------------------------------------------------------------------
 
@@ -213,11 +234,13 @@ class Account:
             client = int(truth.bundle_of(job_id.partition(":")[0]).split("/")[1])
             # A late duplicate of a submission finds no bundle, and ends at once.
             is_withdrawn = truth.exit_code(job_id) == ExitCode.BUNDLE_MISSING
-            if client in self._killed and not is_withdrawn:
+            is_retried = job_id.partition(":")[0] in truth.retried
+            if client in self._killed and not is_withdrawn and not is_retried:
                 self._say(f"job {job_id} of the killed client {client} was not recovered")
 
     def _check_bucket(self):
         truth = self._record.truth
+        self._retried = {truth.bundle_of(i).rpartition("/")[2] for i in truth.retried}
         owners = defaultdict(set)  # tasks, by bundle and index
         for number, jobs in self._jobs.items():
             for job_id in jobs & truth.jobs.keys():
@@ -242,6 +265,8 @@ class Account:
 
     def _check_key(self, key, found, owners):
         bundle = found["bundle"]
+        if bundle in self._retried:
+            return  # the objects of a failed task are kept for diagnosis
         indexes = range(self._sizes.get(bundle, 1))
         if found["index"] is not None:
             indexes = [int(found["index"])]

@@ -9,6 +9,9 @@ from random import Random
 WAYS = ("await", "submit", "map", "results", "chunks")
 
 ATTEMPTS = 4
+
+#: Values of the options: a hungry task needs the second size.
+MEMORY, VCPU = (1, 2), (1, 2)
 CLIENTS = 4
 
 _RECOVERIES_KILLED = 0.5
@@ -18,7 +21,16 @@ _SHARES = {"container": 0.08, "child": 0.04, "host": 0.04, "start": 0.02}  # of 
 TAKEN = {"killed", "OutOfMemoryError", "HostLostError", "ImageError", "JobError"}
 _ENDS = {"raise": "raised", "exit": "exit", "segfault": "segfault", "forever": "cancelled"}
 
-_KINDS = {"return": 8, "sleep": 8, "print": 3, "raise": 2, "exit": 1, "segfault": 1, "large": 2}
+_KINDS = {
+    "return": 8,
+    "sleep": 8,
+    "print": 3,
+    "raise": 2,
+    "exit": 1,
+    "segfault": 1,
+    "large": 2,
+    "hungry": 2,
+}
 _MIB = 1024 * 1024
 _IN_PARTS = 66 * _MIB  # too large for one request to S3
 _SHARED = 3 * _MIB // 2
@@ -30,7 +42,8 @@ class Work:
 
     Attributes:
         number: Its number, unique in the run.
-        kind: One of `_KINDS`, or ``forever``, which its client cancels.
+        kind: One of `_KINDS`, such as ``hungry``, which needs more than the first size of memory,
+            or ``forever``, which its client cancels.
         seconds: How long it sleeps first.
         size: Bytes of the result.
         argument: Bytes of the argument.

@@ -48,6 +48,7 @@ _CPUS = 8
 _STEP_S = 0.05
 _CLUSTER_STEP_S = 1.0  # a step reads the tasks' notes from the bucket
 _SETTLE_S = 30.0
+_SECOND_QUEUE = "chaos-second"
 _ROOT = Path(__file__).parents[2]
 
 
@@ -89,6 +90,8 @@ def run(seed, tasks, minutes, folder, clients=plans.CLIENTS, *, kubernetes=False
     try:
         with emulators.start(cpus=_CPUS, kubernetes=kubernetes) as aws:
             aws.configure(stop_grace_s=5.0)
+            if not kubernetes:
+                truth.create_queue(aws.environment, _SECOND_QUEUE)
             if kubernetes:
                 aws.kubernetes.configure(retry_s=0.2)
             with Proxy(aws.endpoint_url, CHANCES, seed=seed) as proxy:
@@ -234,8 +237,8 @@ class _Crew:
             extra["AWS_ENDPOINT_URL_S3"] = self._endpoint
         variables = [{"name": key, "value": value} for key, value in extra.items()]
         options = {
-            "vcpu": 1,
-            "memory": 1,
+            "vcpu": plans.VCPU,
+            "memory": plans.MEMORY,
             "retry_attempts": plans.ATTEMPTS,
             "retry_on": "failure",
             "linger_s": 0.05,
@@ -247,6 +250,8 @@ class _Crew:
             container = {"name": "task", "env": variables}
             options["pod_overlay"] = {"spec": {"containers": [container]}}
         else:
+            options["queue"] = [self._aws.environment["FARCALL_QUEUE"], _SECOND_QUEUE]
+            options["queue_patience"] = 2
             options["job_definition_extra"] = {"containerProperties": {"environment": variables}}
         spec = {
             "seed": seed,

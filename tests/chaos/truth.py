@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -55,6 +56,11 @@ class Truth:
     def unfinished(self):
         return [job_id for job_id, job in self.jobs.items() if job["status"] not in _FINAL]
 
+    @property
+    def retried(self):
+        """Jobs whose failed tasks another job runs again."""
+        return {self.chances_of(job_id)[1] for job_id in self.submitted} - {""}
+
     def exit_code(self, job_id):
         """Return the exit code of a job's last attempt, or None."""
         attempts = self.jobs[job_id].get("attempts") or [{}]
@@ -62,9 +68,23 @@ class Truth:
 
     def bundle_of(self, job_id):
         """Return the key of a job's bundle."""
+        return self._variable(job_id, "FARCALL_BUNDLE").removeprefix("s3://").partition("/")[2]
+
+    def times(self, job_id):
+        """Return when a job was submitted and when it ended; 0 and None if unknown."""
+        job = self.jobs.get(job_id, {})
+        return job.get("createdAt", 0), job.get("stoppedAt")
+
+    def chances_of(self, job_id):
+        """Return a job's rungs, and the job whose tasks it runs again."""
+        whole = job_id.partition(":")[0]
+        retried = self._variable(whole, "FARCALL_RETRY_OF").partition(":")[0]
+        return self._variable(whole, "FARCALL_RUNGS"), retried
+
+    def _variable(self, job_id, name):
         job = self.jobs.get(job_id, {"container": {"environment": ()}})
         variables = {v["name"]: v["value"] for v in job["container"]["environment"]}
-        return variables.get("FARCALL_BUNDLE", "").removeprefix("s3://").partition("/")[2]
+        return variables.get(name, "")
 
 
 def request(environment):
@@ -84,13 +104,20 @@ def request(environment):
     return truth
 
 
+def create_queue(environment, name):
+    """Create another queue with the same compute environments."""
+    with contextlib.closing(clients.client("batch", environment)) as batch:
+        (first,) = batch.describe_job_queues(jobQueues=[environment["FARCALL_QUEUE"]])["jobQueues"]
+        environments = first["computeEnvironmentOrder"]
+        batch.create_job_queue(jobQueueName=name, priority=1, computeEnvironmentOrder=environments)
+
+
 def _jobs(environment):
     jobs, ids = {}, {}
     with contextlib.closing(clients.client("batch", environment)) as batch:
-        for status in _STATUSES:
-            pages = batch.get_paginator("list_jobs").paginate(
-                jobQueue=environment["FARCALL_QUEUE"], jobStatus=status
-            )
+        queues = [each["jobQueueName"] for each in batch.describe_job_queues()["jobQueues"]]
+        for queue, status in itertools.product(queues, _STATUSES):
+            pages = batch.get_paginator("list_jobs").paginate(jobQueue=queue, jobStatus=status)
             ids |= {job["jobId"]: None for page in pages for job in page["jobSummaryList"]}
         for job in _describe(batch, list(ids)):
             size = job.get("arrayProperties", {}).get("size", 0)

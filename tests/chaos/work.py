@@ -93,6 +93,9 @@ def work(call, ledger, argument=b"", shared=b""):
     time.sleep(call["seconds"])
     if kind == "print":
         print(printed(number), end="", flush=True)
+    # Of the first size; a task does not see its memory.
+    if kind == "hungry" and os.environ["OMP_NUM_THREADS"] == "1":
+        run_out_of_memory()
     if kind == "raise":
         raise ValueError(f"task {number} raises")
     if kind == "exit":
@@ -101,6 +104,13 @@ def work(call, ledger, argument=b"", shared=b""):
         os.kill(os.getpid(), signal.SIGSEGV)
     note(ledger, what="end", **line)
     return value(number, call["size"])
+
+
+def run_out_of_memory():
+    """End the container as the kernel does if it exceeds its memory."""
+    os.killpg(os.getsid(0), signal.SIGKILL)
+    time.sleep(5)
+    bytearray(3 * 2**29)  # in a cluster, whose first process cannot be killed from inside
 
 
 def whose():

@@ -48,6 +48,7 @@ def test_contract_is_version_1():
             "FARCALL_LOG_LEVEL",
             "FARCALL_THREADS",
             "FARCALL_RETRY_OF",
+            "FARCALL_RUNGS",
         ],
         "platform_environment": [
             "FARCALL_INDEX",

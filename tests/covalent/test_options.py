@@ -79,7 +79,12 @@ def test_covalent_finds_the_executor():
 def test_defaults_are_written_to_covalents_configuration():
     section = tomllib.loads(Path(ct.get_config("sdk.config_file")).read_text())
     section = section["executors"]["awsbatch"]
-    optional = {"stuck_timeout_s", "priority", "packages"}  # TOML has no null value
+    optional = {
+        "stuck_timeout_s",
+        "queue_patience",
+        "priority",
+        "packages",
+    }  # TOML has no null value
     own = {"queue": "batch_queue", "image": "container_image_uri"}
     names = {own.get(name, name) for name in options_of(BATCH)}
     assert names - optional | {"log_stdout", "log_stderr"} == {*section}

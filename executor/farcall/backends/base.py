@@ -299,6 +299,20 @@ class Jobs(Protocol):
             Job ID to error, for jobs that could not be terminated.
         """
 
+    async def cancel_waiting(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
+        """Cancel tasks that have not started; started tasks continue.
+
+        A platform that cannot do this for single tasks cancels a job if none of its tasks has
+        started.
+
+        Args:
+            job_ids: Single jobs, and arrays.
+            reason: See `terminate`.
+
+        Returns:
+            Job ID to error, for jobs that could not be cancelled.
+        """
+
     async def forget(self, detail: JobDetail) -> None:
         """Delete resources of the platform that belong to one finished job only.
 

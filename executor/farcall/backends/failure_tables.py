@@ -149,6 +149,12 @@ GIVEN: tuple[Row, ...] = (
         "fix the error of that call, and submit the map again",
     ),
     row(
+        status(f"{OWN_REASON}{failure_reasons.NO_INSTANCE}"),
+        errors.JobStuckError,
+        "no instance came for the job within queue_patience, and it was cancelled",
+        "submit it again in another queue, or raise queue_patience",
+    ),
+    row(
         status(OWN_REASON),
         errors.JobCancelledError,
         "the job was cancelled",

@@ -120,7 +120,12 @@ def _what(entry: Entry, view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "Electron", f"node {view['electron']}"
     yield "Retried as", ", ".join(map(in_a_line, view["retries"]))
     place = view["position"]
-    yield "Queue", in_a_line(job["queue"]) + (f", position {place} in it" if place else "")
+    yield (
+        "Queue",
+        in_a_line(job["queue"])
+        + _rung(job["queue_rung"])
+        + (f", position {place} in it" if place else ""),
+    )
     if entry.detail.array_size:
         yield "Tasks", tables.note(entry.detail)
 
@@ -183,7 +188,7 @@ def _span(each: Mapping[str, Any]) -> tuple[datetime | None, str]:
 
 def _means(view: Mapping[str, Any], cost: float | None) -> Iterator[tuple[str, str]]:
     job = view["job"]
-    requested = f"{job['vcpu']:g} vCPU, {job['memory_mib']} MiB"
+    requested = f"{job['vcpu']:g} vCPU, {job['memory_mib']} MiB{_rung(job['memory_rung'])}"
     if job["gpus"]:
         requested += f", {job['gpus']} GPU"
     if job["time_limit_s"]:
@@ -210,6 +215,11 @@ def _means(view: Mapping[str, Any], cost: float | None) -> Iterator[tuple[str, s
     yield "Instance", in_a_line(job["instance_type"])
     yield "Definition", in_a_line(job["definition"])
     yield "Tags", in_a_line(", ".join(f"{name}={value}" for name, value in job["tags"].items()))
+
+
+def _rung(rung: Sequence[int] | None) -> str:
+    """Return a value's position in the option's list."""
+    return f" ({rung[0]} of {rung[1]})" if rung else ""
 
 
 def _group(group: Mapping[str, Any]) -> str:

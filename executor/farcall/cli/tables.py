@@ -164,7 +164,22 @@ def note(detail: JobDetail) -> str:
 
 
 def _note(entry: Entry) -> str:
-    """Return a short reason for a job's state: its error, if known."""
+    """Return a job's second chance, and a short reason for its state: its error, if known."""
+    return "; ".join(filter(None, (_chance(entry), _reason(entry))))
+
+
+def _chance(entry: Entry) -> str:
+    """Return the memory and the queue that are not the first ones of a list."""
+    detail = entry.detail
+    size = f"memory {detail.memory_mib / 1024:.3g} GiB"
+    texts = {"memory": size, "queue": f"queue {detail.queue}"}
+    rungs = entry.rungs.items()
+    return in_a_line(
+        ", ".join(f"{texts[name]} ({rung})" for name, rung in rungs if rung.number > 1)
+    )
+
+
+def _reason(entry: Entry) -> str:
     error = in_a_line(entry.why.error or "")
     if not error or entry.is_command:
         return note(entry.detail)

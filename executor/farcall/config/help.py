@@ -119,7 +119,8 @@ GROUPS = {
         *("sources", "exclude_sources", "environment", "secrets"),
     ),
     "Failures and waiting": (
-        *("retry_attempts", "retry_on", "stuck_timeout_s", "poll_freq", "linger_s"),
+        *("retry_attempts", "retry_on", "stuck_timeout_s", "queue_patience", "poll_freq"),
+        "linger_s",
     ),
     "AWS resources": (
         *("backend", "queue", "s3_bucket_name", "prefix", "batch_job_role_name"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,26 @@ from farcall.model.errors import SettingsError
 
 LADDERS = ("memory", "vcpu", "queue")
 """Options whose value can be a list."""
+
+_MIB = 1 / 1024
+"""A MiB in GiB: platforms round to MiB."""
+
+_RUNG = re.compile(r"(memory|queue)=([1-9]\d{0,3})/([1-9]\d{0,3})", re.ASCII)
+
+
+class Rung(NamedTuple):
+    """Position of a job's value in an option's list.
+
+    Attributes:
+        number: The position, from 1.
+        of: Length of the list.
+    """
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.of}"
 
 
 class Ladders(NamedTuple):
@@ -29,18 +50,39 @@ class Ladders(NamedTuple):
     def more_memory(self, gib: float) -> dict[str, float]:
         """Return the options of the next size above another; empty for the largest size."""
         for number, size in enumerate(self.memory):
-            if size > gib + 1 / 1024:  # platforms round to MiB
+            if size > gib + _MIB:
                 vcpu = {"vcpu": self.vcpu[number]} if self.vcpu else {}
                 return {"memory": size, **vcpu}
         return {}
 
     def next_queue(self, queue: str) -> dict[str, str]:
         """Return the option with the queue after another; empty for the last queue."""
+        at = self._queue_number(queue) or len(self.queue)
+        return {"queue": self.queue[at]} if at < len(self.queue) else {}
+
+    def rungs(self, gib: float, queue: str) -> str:
+        """Describe a job's positions in the lists, for `read_rungs`; empty without lists."""
+        positions = {
+            "memory": Rung(sum(size <= gib + _MIB for size in self.memory), len(self.memory)),
+            "queue": Rung(self._queue_number(queue), len(self.queue)),
+        }
+        return ",".join(
+            f"{name}={rung.number}/{rung.of}" for name, rung in positions.items() if rung.number
+        )
+
+    def _queue_number(self, queue: str) -> int:
+        """Return a queue's position, from 1; 0 for another queue."""
         # Platforms report ARNs, whose last part is the name.
         names = [each.rpartition("/")[2] for each in self.queue]
         name = queue.rpartition("/")[2]
-        at = names.index(name) + 1 if name in names else len(names)
-        return {"queue": self.queue[at]} if at < len(names) else {}
+        return names.index(name) + 1 if name in names else 0
+
+
+def read_rungs(text: str) -> dict[str, Rung]:
+    """Return the positions by option; users can set any text, of which nothing is used."""
+    matches = filter(None, map(_RUNG.fullmatch, text.split(",")))
+    rungs = {match[1]: Rung(int(match[2]), int(match[3])) for match in matches}
+    return {name: rung for name, rung in rungs.items() if rung.number <= rung.of}
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -74,11 +116,12 @@ def _steps(value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, (list, tuple)) else None
 
 
-def check(ladders: Ladders) -> None:
+def check(ladders: Ladders, queue_patience: float | None) -> None:
     """Check the relations between the values.
 
     Raises:
-        SettingsError: The sizes do not grow, or there is not one vcpu for each size.
+        SettingsError: The sizes do not grow, there is not one vcpu for each size, or no next queue
+            to which an impatient task could move.
     """
     memory, vcpu, queue = ladders
     if any(after <= before for before, after in itertools.pairwise(memory)):
@@ -95,6 +138,12 @@ def check(ladders: Ladders) -> None:
         )
     if len(set(queue)) < len(queue):
         raise SettingsError(f"queue is {_shown(queue)}: name each queue once", option="queue")
+    if queue_patience is not None and not queue:
+        raise SettingsError(
+            f"queue_patience is {queue_patience:g} s, but there is no next queue: use a list of "
+            'queues, such as queue=["spot", "on-demand"], or remove queue_patience',
+            option="queue_patience",
+        )
 
 
 def _shown(values: tuple[Any, ...]) -> str:

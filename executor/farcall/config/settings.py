@@ -192,6 +192,7 @@ class CommandOptions(TypedDict, total=False):
     linger_s: float | str | timedelta
     retry_on: Literal["failure", "infrastructure"]
     stuck_timeout_s: float | str | timedelta | None
+    queue_patience: float | str | timedelta | None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"]
     output: bool
     tags: dict[str, str]
@@ -313,6 +314,8 @@ class Settings(BaseModel):
         stuck_timeout_s: Seconds after which a job that cannot be placed fails; None for never.
             They count only while the platform reports why it cannot place the job; Batch reports
             it for the job at the head of the queue.
+        queue_patience: Seconds for which a task waits for an instance, before it moves to the next
+            queue of a list; None for never. They count while a client follows the job.
         log_level: Minimum level of the function's log records that are written to stderr, with
             time, level and name, unless the function configures ``logging`` itself; ``OFF`` keeps
             Python's default.
@@ -411,6 +414,7 @@ class Settings(BaseModel):
     linger_s: Annotated[float, Seconds] = Field(0.1, ge=0, le=60)
     retry_on: Literal["failure", "infrastructure"] = "infrastructure"
     stuck_timeout_s: Annotated[float | None, Seconds] = Field(None, ge=0, allow_inf_nan=False)
+    queue_patience: Annotated[float | None, Seconds] = Field(None, ge=0, allow_inf_nan=False)
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "OFF"], UpperCase
     ] = "INFO"
@@ -494,7 +498,7 @@ class Settings(BaseModel):
         own = options_of(backend)
         environment = {name: value for name, value in environment.items() if name in own}
         try:
-            values, lists = split({**section, **environment, **options})
+            values, lists = split(_merged(section, environment, options))
             super().__init__(**values)
             self._ladders = self._with_ladders(values, lists)
         except ValidationError as error:
@@ -523,7 +527,7 @@ class Settings(BaseModel):
                 BaseModel.__init__(other, **{**values, name: step})
                 parsed.append(getattr(other, name))
             ladders = ladders._replace(**{name: tuple(parsed)})
-        check_ladders(ladders)
+        check_ladders(ladders, self.queue_patience)
         return ladders
 
     @property
@@ -664,6 +668,8 @@ class Settings(BaseModel):
         ladders = self._ladders
         if "memory" in options:  # the former sizes no longer apply
             ladders = ladders._replace(memory=(), vcpu=())
+        if _has_one_queue(options):
+            kept -= {"queue_patience"}
         given = {name: getattr(ladders, name, ()) or getattr(self, name) for name in kept}
         other = type(self)(**{**given, **options})
         places = {
@@ -697,10 +703,23 @@ class Settings(BaseModel):
         taken = {name: os.environ[name] for name in missing}
         return self.with_options(environment={**self.environment, **taken})
 
-    def with_ladders(self, ladders: Ladders) -> Settings:
-        """Return settings with these ladders, and this object's place on them."""
-        other = self.with_options()
-        other._ladders = ladders
+    def later(self) -> list[Settings]:
+        """Return the settings of possible second chances, each with one other value."""
+        steps: list[dict[str, Any]] = []
+        more = self._ladders.more_memory(self.memory)
+        while more:
+            steps.append(dict(more))
+            more = self._ladders.more_memory(more["memory"])
+        queue = self._ladders.next_queue(self.queue)
+        while queue:
+            steps.append(dict(queue))
+            queue = self._ladders.next_queue(queue["queue"])
+        return [self.with_options(**step) for step in steps]
+
+    def with_ladders_of(self, settings: Settings) -> Settings:
+        """Return settings with other settings' ladders, and this object's place on them."""
+        other = self.with_options(queue_patience=settings.queue_patience)
+        other._ladders = settings.ladders
         return other
 
     def with_options(self, **options: Any) -> Settings:
@@ -708,6 +727,20 @@ class Settings(BaseModel):
         other = self.model_copy(update=options)
         other.__dict__.pop("fingerprint", None)  # cached for this object
         return other
+
+
+def _merged(*sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of sources, of which later ones take precedence."""
+    values: dict[str, Any] = {}
+    for source in sources:
+        if _has_one_queue(source):  # the patience was for the former list of queues
+            values.pop("queue_patience", None)
+        values |= source
+    return values
+
+
+def _has_one_queue(options: Mapping[str, Any]) -> bool:
+    return "queue" in options and not split({"queue": options["queue"]})[1]
 
 
 def _script() -> str:

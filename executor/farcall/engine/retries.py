@@ -29,7 +29,7 @@ class _Group:
         settings: The options of the executor.
         options: Options to change.
         wait_s: Time in seconds to wait for further tasks.
-        with_electrons: Whether electrons can run again.
+        is_chance: Whether it is a second chance; see `Retries.run`.
         requests: The results by task ID.
         has_ended: IDs of tasks that have finished, although the platform may not report it yet.
         running: The submission.
@@ -38,7 +38,7 @@ class _Group:
     settings: Settings
     options: Mapping[str, Any]
     wait_s: float
-    with_electrons: bool
+    is_chance: bool
     requests: dict[str, asyncio.Future[Place]] = field(default_factory=dict)
     has_ended: set[str] = field(default_factory=set)
     running: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class Retries:
         *,
         has_ended: bool,
         wait_s: float | None = None,
-        with_electrons: bool = False,
+        is_chance: bool = False,
     ) -> Place:
         """Run a task again, in one job with others of its array job that are retried now.
 
@@ -85,7 +85,8 @@ class Retries:
             options: Options to change.
             has_ended: Whether the task has finished, although the platform may not report it yet.
             wait_s: Time in seconds to wait for further tasks; by default ``linger_s``.
-            with_electrons: Whether electrons can run again, because their results are awaited.
+            is_chance: Whether it is a second chance: the options' lists continue to apply, and
+                electrons can run again, because their results are awaited.
 
         Returns:
             The task in its new job.
@@ -100,7 +101,7 @@ class Retries:
         group = self._groups.get(key)
         if group is None:
             pause_s = settings.linger_s if wait_s is None else wait_s
-            group = _Group(settings, options, pause_s, with_electrons)
+            group = _Group(settings, options, pause_s, is_chance)
             self._groups[key] = group
             group.running = asyncio.ensure_future(self._run(key, group))
         elif job_id in group.requests:
@@ -147,9 +148,11 @@ class Retries:
         if not job_ids:
             return
         plan = await plan_for(
-            self._session, group.settings, *job_ids, with_electrons=group.with_electrons
+            self._session, group.settings, *job_ids, with_electrons=group.is_chance
         )
         settings = plan.with_options(group.options)
+        if group.is_chance:
+            settings = settings.with_ladders_of(group.settings)
         if len(job_ids) == 1:
             plan.refuse()
         numbers = {task.number for task in plan.tasks}

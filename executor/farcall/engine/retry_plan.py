@@ -305,4 +305,4 @@ def _as_submitted(
         options["time_limit"] = detail.time_limit_s
     if facts.get("retry_on") in ("failure", "infrastructure"):
         options["retry_on"] = facts["retry_on"]
-    return settings.replace(**options).with_ladders(settings.ladders)
+    return settings.replace(**options).with_ladders_of(settings)

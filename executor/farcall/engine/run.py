@@ -577,8 +577,8 @@ class TaskRun(JobRun):
         while True:
             delivered = await group.deliver(index, arrival, self.wanted)
             chance = await self._take_chance(session, group, index, delivered)
-            if chance is None:
-                add_attempts(delivered, attempts)
+            if chance is None or chance.place is None:
+                add_attempts(delivered, attempts, chance)
                 if not self._is_final:
                     self.record_end()
                 return delivered

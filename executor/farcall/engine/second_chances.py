@@ -1,8 +1,9 @@
 """Second chances: failed tasks that run again with more memory, or in the next queue.
 
 A task that ran out of memory, by the evidence of its supervisor or of the platform, gets the next
-value of ``memory``; a task whose host was lost gets the next queue. Which values are next follows
-from the failed job itself, so a recovered or retried job continues where it is.
+value of ``memory``; a task whose host was lost, or for which no instance came within
+``queue_patience``, gets the next queue. Which values are next follows from the failed job itself,
+so a recovered or retried job continues where it is.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from farcall.config.ladders import Ladders
 from farcall.engine.delivered import Delivered
 from farcall.engine.group import Place, TaskGroup
 from farcall.engine.retry_notes import retries_of
-from farcall.model.errors import HostLostError, NothingToRetryError, OutOfMemoryError
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.errors import (
+    HostLostError,
+    JobStuckError,
+    NothingToRetryError,
+    OutOfMemoryError,
+)
+from farcall.model.failure_reasons import NO_INSTANCE, OWN_REASON
+from farcall.model.jobs import NOT_STARTED, JobDetail
 from farcall.model.submission import Submission
 from farcall.payload.results import add_note, of_process
 from farcall_runtime.contract import OutcomeStatus
@@ -24,21 +31,19 @@ from farcall_runtime.contract import OutcomeStatus
 if TYPE_CHECKING:
     from farcall.engine.session import Session
 
-_WAITING = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
-
 _TOGETHER_S = 1.0
 """Time in seconds that a failed task waits for others, so that they share one job."""
 
 
 class Chance(NamedTuple):
-    """A task that runs again.
+    """A failed task, and its next attempt.
 
     Attributes:
-        place: The new job, and the task's index in it.
+        place: The new job, and the task's index in it; None if no value is left.
         attempt: Description of the failed attempt, for the error if all fail.
     """
 
-    place: Place
+    place: Place | None
     attempt: str
 
 
@@ -52,26 +57,27 @@ class SecondChances:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def take(self, group: TaskGroup, index: int, delivered: Delivered) -> Chance | None:
+    async def take(self, group: TaskGroup, index: int, delivered: Delivered) -> Chance:
         """Run a failed task again, if its options have a next value for its failure.
 
         Tasks of a job that fail within a moment, or before the last of its tasks has started,
         share one new job. Cancelling the wait withdraws the request; a job that is accepted anyway
         is terminated.
 
-        Returns:
-            None if the failure is final.
+        Args:
+            group: The task's job.
+            index: The task's index in the job.
+            delivered: The failed task's outcome, for which `is_due` is true.
 
         Raises:
             FarcallError: The task cannot run again.
         """
-        if not is_due(group.settings.ladders, delivered):
-            return None
         submission = group.submission
         detail = await self._session.describe(submission.job_id)
         options = _next_options(group.settings.ladders, delivered, detail)
+        attempt = describe_attempt(detail, delivered)
         if not options:
-            return None
+            return Chance(None, attempt)
         await self._until_started(submission.job_id)
         job_id = submission.id_of(index)
         try:
@@ -81,16 +87,15 @@ class SecondChances:
                 options,
                 has_ended=True,
                 wait_s=_TOGETHER_S,
-                with_electrons=True,
+                is_chance=True,
             )
         except NothingToRetryError:
             place = await self._existing(group, index)
             if place is None:
                 raise
             new, number = place
-        new.settings = new.settings.with_ladders(group.settings.ladders)
         group.forget()
-        return Chance((new, number), describe_attempt(detail, delivered))
+        return Chance((new, number), attempt)
 
     async def _until_started(self, job_id: str) -> None:
         """Wait until all tasks of a job have started.
@@ -100,7 +105,7 @@ class SecondChances:
         while True:
             detail = self._session.tracker.latest(job_id)
             summary = detail.status_summary if detail is not None else {}
-            if not sum(summary.get(status.value, 0) for status in _WAITING):
+            if not sum(summary.get(status.value, 0) for status in NOT_STARTED):
                 return
             await asyncio.sleep(_TOGETHER_S)
 
@@ -120,22 +125,32 @@ def is_due(ladders: Ladders, delivered: Delivered) -> bool:
     """Return whether a failure is of a kind for which the options have several values."""
     if ladders.memory and _has(OutOfMemoryError, delivered):
         return True
-    return bool(ladders.queue) and _has(HostLostError, delivered)
+    return bool(ladders.queue) and (_has(HostLostError, delivered) or _had_no_instance(delivered))
 
 
 def describe_attempt(detail: JobDetail, delivered: Delivered) -> str:
     """Describe an attempt's memory and queue in one line."""
-    size = (detail.memory_mib or 0) / 1024
-    peak = delivered.usage.peak_memory_bytes / 2**30
-    used = f", peak {peak:.2g} GiB" if peak else ""
-    return f"memory={size:.3g} GiB in queue {detail.queue}{used}"
+    size = f"{(detail.memory_mib or 0) / 1024:.3g} GiB"
+    # The container's peak if the kernel reports it, because the process's own is only a part.
+    peak = (delivered.meta or {}).get("memory_peak_bytes") or delivered.usage.peak_memory_bytes
+    used = ""
+    if peak:
+        used = f", peak {peak / 2**30:.2g} GiB"
+    elif _has(OutOfMemoryError, delivered):  # the container was killed, and its supervisor with it
+        used = f", killed at a peak of {size}"
+    elif _had_no_instance(delivered):
+        used = ", no instance came within queue_patience"
+    return f"memory={size} in queue {detail.queue}{used}"
 
 
-def add_attempts(delivered: Delivered, attempts: Sequence[str]) -> None:
-    """Add the earlier attempts to the errors of a task that failed with all values."""
-    for result in delivered.results if attempts else ():
+def add_attempts(delivered: Delivered, earlier: Sequence[str], last: Chance | None) -> None:
+    """Add the attempts to the errors of a task that failed more than once."""
+    text = f"Earlier attempts: {'; '.join(earlier)}"
+    if last is not None:
+        text += f". Last attempt: {last.attempt}"
+    for result in delivered.results if earlier else ():
         if result.error is not None:
-            add_note(result.error, f"Earlier attempts: {'; '.join(attempts)}")
+            add_note(result.error, text)
 
 
 def _has(kind: type[BaseException], delivered: Delivered) -> bool:
@@ -146,6 +161,12 @@ def _has(kind: type[BaseException], delivered: Delivered) -> bool:
     if meta is None or meta["status"] == OutcomeStatus.DONE:
         return False
     return issubclass(of_process(meta).kind, kind)
+
+
+def _had_no_instance(delivered: Delivered) -> bool:
+    errors = (result.error for result in delivered.results)
+    reason = f"{OWN_REASON}{NO_INSTANCE}"
+    return any(isinstance(each, JobStuckError) and reason in each.reason for each in errors)
 
 
 def _next_options(ladders: Ladders, delivered: Delivered, detail: JobDetail) -> dict[str, Any]:

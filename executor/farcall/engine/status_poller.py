@@ -21,14 +21,12 @@ from farcall.engine.attempt_reporter import AttemptReporter
 from farcall.engine.tracked_job import Ended, RetryBudget, TrackedJob, Trouble
 from farcall.model import clock
 from farcall.model.clock import within
-from farcall.model.failure_reasons import STUCK
-from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.failure_reasons import NO_INSTANCE, STUCK
+from farcall.model.jobs import NOT_STARTED, JobDetail, JobStatus
 from farcall.model.names import counted
 from farcall.model.timing import Timing
 
 _log = logging.getLogger("farcall")
-
-_NOT_STARTED = (JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE)
 
 _NEAREST_S = 0.15
 _SHARE_AT_FIRST = 0.3
@@ -41,6 +39,12 @@ The first one applies up to the shortest interval, to local endpoints.
 _LONGEST_S = 3600.0
 _REPORT_AGAIN_S = 600.0
 """Minimum interval between two warnings that no job starts, in seconds."""
+
+_CANCEL_AGAIN_S = 60.0
+"""Interval between two cancellations of a job's waiting tasks, in seconds.
+
+A task can wait again after its host was lost.
+"""
 
 _TOGETHER_S = 0.1
 """Time in seconds within which due jobs share the current request."""
@@ -183,6 +187,7 @@ class StatusPoller:
                 job.poll_at = clock.now() + max(self._interval_s(job), pages * self._pause_s)
         head_details = {job: descriptions.get(heads.get(job, "")) for job in jobs}
         await self._check_blocked({job: _telling(job, head_details[job]) for job in jobs})
+        await self._check_patience(jobs)
         self._report_idle()
         return len(jobs)
 
@@ -238,7 +243,7 @@ class StatusPoller:
         tasks = sum(len(job.waiting) for job in jobs)
         newest = max((job.changed_at for job in jobs), default=now)
         before, self._idle_state = self._idle_state, (len(jobs), tasks, newest)
-        has_started = any(detail.furthest not in _NOT_STARTED for detail in details)
+        has_started = any(detail.furthest not in NOT_STARTED for detail in details)
         if before != self._idle_state or has_started or not details:
             self._idle_since = now
             return
@@ -292,6 +297,30 @@ class StatusPoller:
             _log.warning(text, blocked[0].job.job_id, rest, platform, why, remedy)
         for reason, blocked in stuck.items():
             await self._end(blocked, reason)
+
+    async def _check_patience(self, jobs: list[TrackedJob]) -> None:
+        """Cancel tasks that have waited for ``queue_patience``, if there is a next queue."""
+        now = clock.now()
+        impatient: dict[float, list[TrackedJob]] = {}
+        for job in jobs:
+            patience_s = job.settings.queue_patience
+            if patience_s is None or job.detail is None or not job.leaves_outcomes:
+                continue
+            if not math.isfinite(job.cancel_at):
+                job.cancel_at = now + patience_s
+            has_next = job.settings.ladders.next_queue(job.detail.queue)
+            if has_next and job.detail.has_waiting_tasks and job.cancel_at <= now:
+                job.cancel_at = now + _CANCEL_AGAIN_S
+                impatient.setdefault(patience_s, []).append(job)
+        for patience_s, waiting in impatient.items():
+            ids = [job.job.job_id for job in waiting]
+            reason = f"{NO_INSTANCE}{patience_s:g} s (queue_patience)"
+            refused = await self._backend.cancel_waiting(ids, reason)
+            if refused:
+                error = next(iter(refused.values()))
+                _log.warning("%s stay in their queue: %s", counted(len(refused), "job"), error)
+            for job in waiting:
+                self.poll_soon(job)
 
     async def _end(self, jobs: list[TrackedJob], reason: str) -> None:
         for job in jobs:

@@ -348,7 +348,9 @@ class Submitter:
             return replace(job, definition=before.definition)
 
         # Reject an invalid job here, before its bundle is uploaded.
-        await self._backend.prepare(write(most))
+        job = write(most)
+        for each in (job.settings, *job.settings.later()):
+            await self._backend.prepare(replace(job, settings=each))
         ticket = Ticket()
 
         try:

@@ -75,6 +75,7 @@ class TrackedJob:
         blocked_since: Time since which Batch reports that it cannot place the job.
         blocked_reported: Whether that was logged.
         stuck: Whether the job was terminated for that reason.
+        cancel_at: Time at which its waiting tasks move to the next queue.
         tried: Task index to the number of its attempts that are known to have failed.
     """
 
@@ -94,6 +95,7 @@ class TrackedJob:
     blocked_since: float | None = None
     blocked_reported: bool = False
     stuck: bool = False
+    cancel_at: float = math.inf
     tried: dict[int, int] = field(default_factory=dict)
 
     @property

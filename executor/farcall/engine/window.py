@@ -187,6 +187,7 @@ class Window:
                 self._moving.add(moving)
                 moving.add_done_callback(self._moving.discard)
             else:
+                add_attempts(delivered, ready.attempts, None)
                 self._hand_over(ready, delivered, reservation)
             del delivered  # the consumer owns collected values
 
@@ -210,8 +211,8 @@ class Window:
         except FarcallError as error:
             _log.warning("%s", error)
             chance = None
-        if chance is None:
-            add_attempts(delivered, ready.attempts)
+        if chance is None or chance.place is None:
+            add_attempts(delivered, ready.attempts, chance)
             self._hand_over(ready, delivered, reservation)
             return
         group, number = chance.place
@@ -219,9 +220,9 @@ class Window:
             self.groups.append(group)
         index, calls = ready.task
         calls.record_restart(index, chance.place)
+        attempts = (*ready.attempts, chance.attempt)
 
         def make_ready(_number: int, end: Completion) -> None:
-            attempts = (*ready.attempts, chance.attempt)
             numbers = calls.record_end(index)
             task = _Ready(group, number, ready.task, numbers, end, attempts=attempts)
             self._ready.put_nowait(task)

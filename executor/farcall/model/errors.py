@@ -150,7 +150,7 @@ class DiskFullError(JobError):
 
 
 class JobStuckError(JobError):
-    """The job could not be placed within ``stuck_timeout_s``."""
+    """The job could not be placed within ``stuck_timeout_s`` or ``queue_patience``."""
 
 
 class JobCancelledError(JobError):

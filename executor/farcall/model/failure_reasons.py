@@ -39,6 +39,9 @@ OWN_REASON = "farcall: "
 STUCK = "stuck for "
 """Continuation of such a reason if the job could not be placed."""
 
+NO_INSTANCE = "no instance for "
+"""Continuation of such a reason if the job moves to the next queue."""
+
 WITHDRAWN = "withdrawn: its request was not answered, and the job was not listed"
 """Continuation of such a reason if a job appeared after it had been replaced."""
 

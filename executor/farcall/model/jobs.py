@@ -49,6 +49,10 @@ class JobStatus(enum.StrEnum):
         return self.value
 
 
+NOT_STARTED = frozenset((JobStatus.SUBMITTED, JobStatus.PENDING, JobStatus.RUNNABLE))
+"""Statuses of jobs that no instance has come for."""
+
+
 class Attempt(NamedTuple):
     """Platform's description of an attempt.
 
@@ -256,6 +260,20 @@ class JobDetail:
                 return status
         ended = counts.get(JobStatus.SUCCEEDED.value, 0) + counts.get(JobStatus.FAILED.value, 0)
         return JobStatus.RUNNING if ended >= self.array_size else self.status
+
+    @property
+    def has_waiting_tasks(self) -> bool:
+        """Whether it, or one of its array tasks, waits for an instance."""
+        if self.status.is_final:
+            return False
+        counts = {name for name, count in self.status_summary.items() if count}
+        return not NOT_STARTED.isdisjoint(counts or {self.status.value})
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether neither it nor one of its array tasks has started."""
+        counts = {name for name, count in self.status_summary.items() if count}
+        return NOT_STARTED.issuperset(counts or {self.status.value})
 
     @property
     def map_failure(self) -> str:

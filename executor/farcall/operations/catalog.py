@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from farcall.backends.base import Backend
+from farcall.config.ladders import Rung, read_rungs
 from farcall.model.commands import ENV_RUN
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import Workflow
@@ -21,6 +22,7 @@ from farcall_runtime.contract import (
     ENV_BUNDLE,
     ENV_DISPATCH,
     ENV_RETRY_OF,
+    ENV_RUNGS,
     ENV_WORKFLOW,
     Location,
 )
@@ -117,6 +119,11 @@ class Entry:
         """ID of the job that this job retries, as the job records it; empty if none."""
         retried = self.detail.environment.get(ENV_RETRY_OF, "")
         return retried if _JOB.fullmatch(retried) and not self.is_command else ""
+
+    @property
+    def rungs(self) -> dict[str, Rung]:
+        """Positions of the job's memory and queue in the options' lists, by option."""
+        return {} if self.is_command else read_rungs(self.detail.environment.get(ENV_RUNGS, ""))
 
 
 class Query(NamedTuple):

@@ -59,7 +59,7 @@ def job(entry: Entry) -> dict[str, Any]:
 
     Times are ISO 8601 in UTC; unknown values are None or empty.
     """
-    detail = entry.detail
+    detail, rungs = entry.detail, entry.rungs
     parent, _, index = detail.job_id.partition(":")
     if detail.node_index is not None:
         parent, _, index = detail.job_id.partition("#")
@@ -76,6 +76,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "client": entry.client,
         "user": entry.user,
         "queue": detail.queue,
+        "queue_rung": list(rungs["queue"]) if "queue" in rungs else None,
         "state": state(detail),
         "detail": detail_of(detail),
         "cancelled_with_map": detail.cancelled_with_map,
@@ -94,6 +95,7 @@ def job(entry: Entry) -> dict[str, Any]:
         "attempts_allowed": detail.attempts_allowed,
         "vcpu": detail.vcpu,
         "memory_mib": detail.memory_mib,
+        "memory_rung": list(rungs["memory"]) if "memory" in rungs else None,
         "gpus": detail.gpus,
         "time_limit_s": detail.time_limit_s,
         "image": detail.image,

@@ -200,6 +200,9 @@ class Bundle:
             environment[contract.ENV_KMS_KEY] = self._settings.s3_kms_key_id
         if self._retry_of:
             environment[contract.ENV_RETRY_OF] = self._retry_of
+        rungs = self._settings.ladders.rungs(self._settings.memory, self._settings.queue)
+        if rungs:
+            environment[contract.ENV_RUNGS] = rungs
         return environment
 
 

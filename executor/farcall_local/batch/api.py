@@ -286,6 +286,7 @@ class BatchApi:
         self._definitions = Definitions()
         self._size_bytes = 0
         self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "CancelJob": self._cancel_job,
             "CreateComputeEnvironment": queues.create_environment,
             "CreateJobQueue": queues.create_queue,
             "DeregisterJobDefinition": self._definitions.deregister,
@@ -370,6 +371,15 @@ class BatchApi:
 
     def _list_jobs(self, document: dict[str, Any]) -> dict[str, Any]:
         return list_jobs(document, self._engine.jobs, self._queues.queue)
+
+    def _cancel_job(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Cancel a job or its waiting child jobs; return 200 if there are none."""
+        validate.require(document, "jobId")
+        validate.reason(document)
+        job = self._engine.jobs.find(document["jobId"])
+        if job is not None:
+            self._engine.cancel(job, document["reason"])
+        return {}
 
     def _terminate_job(self, document: dict[str, Any]) -> dict[str, Any]:
         """Terminate one job. Like Batch, return 200 for unknown IDs."""

@@ -4,6 +4,7 @@ Everything runs on one event loop, so there are no locks, and no reader sees a p
 
 Sources:
     https://docs.aws.amazon.com/batch/latest/userguide/job_states.html
+    https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
     https://docs.aws.amazon.com/batch/latest/APIReference/API_TerminateJob.html
 """
 
@@ -240,6 +241,13 @@ class Engine:
             self.executions[job].stop(AttemptEnd(job.termination_reason, final=True))
         for child in (*job.children, *job.nodes.values()):
             self.terminate(child, reason)
+
+    def cancel(self, job: Job, reason: str) -> None:
+        """Fail a job that has no container yet; a started job continues."""
+        for child in job.children:
+            self.cancel(child, reason)
+        if not job.children and not job.status.is_final and job.status not in STARTED:
+            self._finish(job, JobStatus.FAILED, reason)
 
     def reclaim(self, job: Job) -> None:
         """Remove a running job's host, as a spot reclaim does.

@@ -15,7 +15,7 @@ from farcall import JobDetail, JobStatus, ServiceError, Settings
 from farcall.engine.delivered import Usage
 from farcall.engine.sender import Sender
 from farcall.engine.session import open_session
-from farcall.model.failure_reasons import OWN_REASON
+from farcall.model.failure_reasons import NO_INSTANCE, OWN_REASON
 from farcall.model.pacing import Ticket
 from farcall_runtime import contract
 from tests.contract.backends.platforms import ENDED, PLACES, Jobs
@@ -335,6 +335,19 @@ async def test_terminated_waiting_job_never_runs(jobs, go, tmp_path):
     assert found.started_at is None
     assert found.attempts == 0
     assert not mark.exists()
+
+
+async def test_cancelled_waiting_job_leaves_started_tasks(jobs, go, tmp_path):
+    started = await jobs.start(wait_for, *[(str(go),)] * (PLACES + 1))
+    mark = tmp_path / "ran"
+    waiting = await jobs.start(Path.touch, (mark,))
+    await jobs.until(waiting, JobStatus.RUNNABLE)
+    await jobs.until(f"{started}:0", JobStatus.RUNNING)
+    assert await jobs.backend.cancel_waiting([waiting, started], f"{NO_INSTANCE}60 s") == {}
+    found = await jobs.ended(waiting)
+    assert found.failure_reason().kind is farcall.JobStuckError
+    assert (found.attempts, mark.exists()) == (0, False)
+    assert (await jobs.describe(f"{started}:0")).status is JobStatus.RUNNING
 
 
 async def test_terminated_child_leaves_siblings(jobs, go):

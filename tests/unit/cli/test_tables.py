@@ -8,6 +8,8 @@ from farcall.backends.batch.describe import BatchJob
 from farcall.cli import tables
 from farcall.model.failure_reasons import OWN_REASON
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.workflows import Workflow
+from farcall.operations.catalog import Entry, Why
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -95,3 +97,16 @@ def test_state_starts_at_its_cause(status, since):
 )
 def test_note_explains_job_state(job, text):
     assert tables.note(job) == text
+
+
+@pytest.mark.parametrize(
+    ("rungs", "text"),
+    [
+        ("memory=2/3,queue=2/2", "memory 8 GiB (2 of 3), queue spot (2 of 2); ValueError: x"),
+        ("memory=1/3,queue=1/2", "ValueError: x"),
+    ],
+)
+def test_second_chance_is_listed(rungs, text):
+    job = detail(memory_mib=8192, queue="spot", environment={"FARCALL_RUNGS": rungs})
+    row = tables.line(Entry(job, Workflow("w"), "", Why(error="ValueError: x"))).plain
+    assert row.endswith(f"sample  {text}")

@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from farcall import Settings, SettingsError
+from farcall.config.ladders import Ladders, read_rungs
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,16 @@ def test_ladder_survives_other_options():
     assert (once.memory, once.vcpu, once.ladders.memory) == (4, 1, ())
 
 
+def test_patience_belongs_to_list_of_queues(monkeypatch):
+    monkeypatch.setenv("FARCALL_QUEUE", "spot, on-demand")
+    monkeypatch.setenv("FARCALL_QUEUE_PATIENCE", "10m")
+    settings = Settings()
+    assert settings.queue_patience == 600
+    single = settings.replace(queue="other")
+    assert single.queue_patience is None
+    assert single.with_ladders_of(settings).queue_patience == 600
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -54,8 +65,39 @@ def test_ladder_survives_other_options():
         ({"memory": [2, 4], "vcpu": [1, 2, 3]}, "vcpu is 1, 2, 3: use one value, or one for each"),
         ({"vcpu": [1, 2]}, "vcpu is 1, 2: use one value"),
         ({"queue": ["a", "a"]}, "queue is a, a: name each queue once"),
+        ({"queue_patience": "10m"}, "queue_patience is 600 s, but there is no next queue"),
     ],
 )
 def test_wrong_ladder_is_named(options, message):
     with pytest.raises(SettingsError, match=message):
         Settings(**options)
+
+
+@pytest.mark.parametrize(
+    ("gib", "queue", "text"),
+    [
+        (2, "spot", "memory=1/3,queue=1/2"),
+        (8.0005, "arn:aws:batch:x:1:job-queue/od", "memory=2/3,queue=2/2"),
+        (1, "another", ""),
+    ],
+)
+def test_rungs_are_positions_in_lists(gib, queue, text):
+    assert Ladders((2, 8, 32), (), ("spot", "od")).rungs(gib, queue) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rungs"),
+    [
+        ("memory=2/3,queue=1/2", {"memory": (2, 3), "queue": (1, 2)}),
+        ("memory=4/3,queue=0/2,vcpu=1/2,memory=1", {}),
+        ("", {}),
+    ],
+)
+def test_implausible_rungs_are_ignored(text, rungs):
+    assert read_rungs(text) == rungs
+
+
+def test_later_values_are_checkable():
+    settings = Settings(memory=[2, 8, 32], vcpu=[1, 2, 4], queue=["a", "b"])
+    later = settings.with_options(memory=8.0, vcpu=2.0).later()
+    assert [(each.memory, each.vcpu, each.queue) for each in later] == [(32, 4, "a"), (8, 2, "b")]

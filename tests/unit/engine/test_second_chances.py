@@ -1,14 +1,20 @@
 """Failed tasks that run again with more memory or in the next queue, on the fake cloud."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from farcall import BatchExecutor, HostLostError, OutOfMemoryError
+from farcall import BatchExecutor, HostLostError, OutOfMemoryError, SettingsError
+from farcall.engine.delivered import Delivered, Usage
 from farcall.engine.packer import FunctionCall
 from farcall.engine.run import TaskRun
+from farcall.engine.second_chances import describe_attempt
+from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import NodeOf, Workflow
-from farcall.testing import HostLost, OutOfMemory
+from farcall.payload.results import Result
+from farcall.testing import HostLost, OutOfMemory, Stuck
+from farcall_runtime.contract import OutcomeStatus
 
 
 def double(x):
@@ -43,6 +49,8 @@ async def test_call_gets_more_memory(ladder, cloud):
     first = job.id
     assert await job.result() == 6
     assert sizes(cloud) == [(1024, 1), (2048, 1), (4096, 1)]
+    rungs = [job.environment["FARCALL_RUNGS"] for job in cloud.jobs]
+    assert rungs == ["memory=1/3", "memory=2/3", "memory=3/3"]
     assert job.id != first
     assert (await job.detail()).memory_mib == 4096
 
@@ -60,9 +68,23 @@ async def test_last_error_names_each_attempt(ladder, cloud):
     with pytest.raises(OutOfMemoryError) as caught:
         await job.result()
     (note,) = (note for note in caught.value.__notes__ if note.startswith("Earlier attempts"))
-    assert "memory=1 GiB" in note
-    assert "memory=2 GiB" in note
+    queue = ladder.settings.queue
+    assert note == (
+        f"Earlier attempts: memory=1 GiB in queue {queue}, killed at a peak of 1 GiB; "
+        f"memory=2 GiB in queue {queue}, killed at a peak of 2 GiB. "
+        f"Last attempt: memory=4 GiB in queue {queue}, killed at a peak of 4 GiB"
+    )
     assert len(cloud.jobs) == 3
+
+
+def test_measured_peak_of_container_is_described():
+    detail = JobDetail("6f1c", "f-0", JobStatus.FAILED, memory_mib=2048, queue="spot")
+    usage = Usage(peak_memory_bytes=2**29)
+    lost = Delivered([Result(error=HostLostError("gone"))], usage=usage)
+    assert describe_attempt(detail, lost) == "memory=2 GiB in queue spot, peak 0.5 GiB"
+    meta = {"memory_peak_bytes": 2**31, "status": OutcomeStatus.DONE}
+    whole = replace(lost, meta=meta)
+    assert describe_attempt(detail, whole) == "memory=2 GiB in queue spot, peak 2 GiB"
 
 
 async def test_own_memory_error_is_final(ladder, cloud):
@@ -124,6 +146,30 @@ async def test_lost_host_moves_to_next_queue(cloud):
     assert [job.queue for job in cloud.jobs] == ["spot", "on-demand"]
 
 
+@pytest.fixture
+async def impatient(cloud):
+    """Executor whose waiting tasks move to the next queue at once."""
+    options = {"queue": ["spot", "on-demand"], "queue_patience": 0, "linger_s": 0.02}
+    async with BatchExecutor(**options) as executor:
+        yield executor
+
+
+async def test_waiting_tasks_move_to_next_queue(impatient, cloud):
+    cloud.next_job(Stuck(), task=1)
+    assert await impatient.task(double).map(range(3)) == [0, 2, 4]
+    spot, on_demand = cloud.jobs
+    assert (spot.queue, spot.array_size) == ("spot", 3)
+    assert (on_demand.queue, on_demand.array_size) == ("on-demand", 0)
+    assert spot.status_summary["SUCCEEDED"] == 2
+
+
+async def test_task_waits_in_last_queue(impatient, cloud):
+    cloud.next_job(Stuck())
+    cloud.next_job(Stuck(for_s=0.5))
+    assert await impatient.task(double)(4) == 8
+    assert [job.queue for job in cloud.jobs] == ["spot", "on-demand"]
+
+
 async def test_last_queue_is_final(cloud):
     cloud.next_job(HostLost())
     cloud.next_job(HostLost())
@@ -144,3 +190,12 @@ async def test_electron_keeps_its_workflow(ladder, cloud, session):
     detail = await run.detail()
     assert detail.environment["FARCALL_DISPATCH"] == "dispatch-1"
     assert detail.environment["FARCALL_WORKFLOW"] == "fit"
+
+
+async def test_wrong_later_size_is_rejected_at_once(cloud):
+    fargate = {"platformCapabilities": ["FARGATE"]}
+    options = {"vcpu": [0.25, 1], "memory": [1, 30], "job_definition_extra": fargate}
+    async with BatchExecutor(**options) as executor:
+        with pytest.raises(SettingsError, match="memory=30 GiB is not supported on Fargate"):
+            await executor.submit(double, 1)
+    assert len(cloud.jobs) == 0

@@ -236,6 +236,10 @@ class BatchBackend:
         """Terminate jobs; return the errors of those that Batch refused to terminate."""
         return await self._batch.terminate(job_ids, reason)
 
+    async def cancel_waiting(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
+        """Cancel tasks that have not started."""
+        return await self._batch.cancel_waiting(job_ids, reason)
+
     async def forget(self, detail: JobDetail) -> None:
         """Deregister a definition that contains a job's command; shared definitions stay."""
         if detail.definition.startswith(OWN_PREFIX):

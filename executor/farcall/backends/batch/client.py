@@ -316,12 +316,21 @@ class Batch:
         """
         reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         if len(job_ids) == 1:
-            return await self._terminate_each(job_ids, reason)
+            return await self._end_each("terminate_job", job_ids, reason)
         groups = _groups(job_ids, TERMINATE_IDS)
         refused: dict[str, ServiceError] = {}
         for errors in await asyncio.gather(*(self._terminate_all(g, reason) for g in groups)):
             refused |= errors
         return refused
+
+    async def cancel_waiting(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
+        """Cancel jobs and child jobs that are not yet STARTING; the others continue.
+
+        Source:
+            https://docs.aws.amazon.com/batch/latest/APIReference/API_CancelJob.html
+        """
+        reason = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
+        return await self._end_each("cancel_job", job_ids, reason)
 
     async def close(self) -> None:
         """Cancel registrations that no caller waits for."""
@@ -339,21 +348,22 @@ class Batch:
             # A denial may concern only one of the jobs.
             if not is_unknown and not error_translation.is_denied(error):
                 return dict.fromkeys(job_ids, error)
-            return await self._terminate_each(job_ids, reason)
-        return await self._terminate_each([e["job"] for e in reply.get("errors", [])], reason)
+            return await self._end_each("terminate_job", job_ids, reason)
+        left = [each["job"] for each in reply.get("errors", [])]
+        return await self._end_each("terminate_job", left, reason)
 
-    async def _terminate_each(
-        self, job_ids: Sequence[str], reason: str
+    async def _end_each(
+        self, operation: str, job_ids: Sequence[str], reason: str
     ) -> dict[str, ServiceError]:
         refused: dict[str, ServiceError] = {}
 
-        async def terminate(job_id: str) -> None:
+        async def end(job_id: str) -> None:
             try:
-                await self._control.call("terminate_job", jobId=job_id, reason=reason)
+                await self._control.call(operation, jobId=job_id, reason=reason)
             except ServiceError as error:
                 refused[job_id] = error
 
-        await asyncio.gather(*map(terminate, job_ids))
+        await asyncio.gather(*map(end, job_ids))
         return refused
 
 

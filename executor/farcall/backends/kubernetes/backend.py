@@ -221,6 +221,15 @@ class KubernetesBackend:
         """Terminate jobs; return the errors of those that could not be terminated."""
         return await self._ending.end(job_ids, reason)
 
+    async def cancel_waiting(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
+        """Cancel jobs none of whose tasks has started."""
+        try:
+            details = await self.describe(job_ids)
+        except ServiceError as error:
+            return dict.fromkeys(job_ids, error)
+        waiting = [job_id for job_id, detail in details.items() if detail.is_waiting]
+        return await self._ending.end(waiting, reason, if_unchanged=True)
+
     async def forget(self, detail: JobDetail) -> None:
         """Delete a job's objects, with their pods."""
         name = _whole_of(detail.job_id)

@@ -42,8 +42,16 @@ class Terminator:
         self._lookup = lookup
         self._left: set[str] = set()
 
-    async def end(self, job_ids: Sequence[str], reason: str) -> dict[str, ServiceError]:
-        """Terminate jobs, arrays or array tasks; return the errors of those that remain."""
+    async def end(
+        self, job_ids: Sequence[str], reason: str, *, if_unchanged: bool = False
+    ) -> dict[str, ServiceError]:
+        """Terminate jobs, arrays or array tasks; return the errors of those that remain.
+
+        Args:
+            job_ids: IDs of the jobs.
+            reason: Stored in an annotation.
+            if_unchanged: Whether to leave a job that has changed since it was described.
+        """
         text = f"{OWN_REASON}{reason}"[:_REASON_CHARACTERS]
         names: dict[str, list[str]] = {}
         for job_id in dict.fromkeys(job_ids):
@@ -55,13 +63,22 @@ class Terminator:
         except ServiceError as error:
             return dict.fromkeys(job_ids, error)
         refused: dict[str, ServiceError] = {}
-        ends = [self._end(jobs.get(name), name, ids, text) for name, ids in names.items()]
+        ends = [
+            self._end(jobs.get(name), name, ids, text, if_unchanged=if_unchanged)
+            for name, ids in names.items()
+        ]
         for each in await asyncio.gather(*ends):
             refused |= each
         return refused
 
     async def _end(
-        self, job: Found | None, name: str, ids: Sequence[str], reason: str
+        self,
+        job: Found | None,
+        name: str,
+        ids: Sequence[str],
+        reason: str,
+        *,
+        if_unchanged: bool,
     ) -> dict[str, ServiceError]:
         if job is None:
             call = Call("patch", "jobs.batch", self._kube.namespace, name)
@@ -74,12 +91,13 @@ class Terminator:
                 # The main node's Job first, because its end and reason are those of the combined
                 # job.
                 objects = sorted(job.objects, key=_rank)
-                await self._end_object(objects[0], reason)
+                await self._end_object(objects[0], reason, if_unchanged=if_unchanged)
                 await asyncio.gather(*(self._end_object(each, reason) for each in objects[1:]))
             else:
                 await self._end_children(job, {int(i.partition(":")[2]) for i in ids}, reason)
         except ServiceError as error:
-            return dict.fromkeys(ids, error)
+            has_changed = if_unchanged and error.code == "Conflict"
+            return {} if has_changed else dict.fromkeys(ids, error)
         return {}
 
     async def end_left(self, job: Found) -> None:
@@ -98,10 +116,15 @@ class Terminator:
             if isinstance(each, ServiceError) and each.code != "NotFound":
                 _log.warning("nodes of %s continue until their time limit: %s", job.name, each)
 
-    async def _end_object(self, document: Mapping[str, Any], reason: str) -> None:
+    async def _end_object(
+        self, document: Mapping[str, Any], reason: str, *, if_unchanged: bool = False
+    ) -> None:
         if document.get("kind") != "Job":
             return
-        body: dict[str, Any] = {"metadata": {"annotations": {REASON_ANNOTATION: reason}}}
+        metadata: dict[str, Any] = {"annotations": {REASON_ANNOTATION: reason}}
+        if if_unchanged:
+            metadata["resourceVersion"] = document["metadata"]["resourceVersion"]
+        body: dict[str, Any] = {"metadata": metadata}
         is_volcano = volcano.is_one(document)
         if not is_volcano:
             # If the Job has not started, this resumes it, and it exceeds its deadline at once.

@@ -1,7 +1,7 @@
 // Sections of the task panel: failure reason, times, resources, attempts, job.
 
 import { fill, h, icon, outside, setText } from "./dom.js";
-import { bytes, clock, count, isOver, many, moment, ms, shortId, span } from "./format.js";
+import { bytes, clock, count, isOver, many, moment, ms, rung, shortId, span } from "./format.js";
 import { hoursOf, inHours } from "./resource_hours.js";
 import { copyButton, meter, name } from "./parts.js";
 import { jobHash, partsOfId, ran } from "./rows.js";
@@ -58,7 +58,7 @@ export function usageSection({ record, usage }) {
     if (share >= 0.01) rows.push(meter("Avg. CPU", share, `${busy.toFixed(2)} of ${record.vcpu} vCPU`));
   }
   const limits = pairs([
-    ["Requested", [record.vcpu && `${record.vcpu} vCPU`, asked && bytes(asked), record.gpus && many(record.gpus, "GPU")].filter(Boolean).join(", ")],
+    ["Requested", [record.vcpu && `${record.vcpu} vCPU`, asked && bytes(asked) + rung(record.memory_rung), record.gpus && many(record.gpus, "GPU")].filter(Boolean).join(", ")],
     ["Time limit", record.time_limit_s ? span(record.time_limit_s * 1000) : "none"],
     usage ? ["CPU time", span(usage.cpu_s * 1000)] : null,
   ]);
@@ -126,7 +126,7 @@ export function jobSection({ record, links, electron, retries }) {
     record.dispatch ? ["Dispatch", h("span.mono", { text: record.dispatch })] : null,
     electron === null || electron === undefined ? null : ["Electron", `node ${electron}`],
     ["User", name(record.user)],
-    record.queue ? ["Queue", name(record.queue)] : null,
+    record.queue ? ["Queue", [name(record.queue), rung(record.queue_rung)]] : null,
     ["State", h("span.mono", { text: record.state })],
     record.reason ? [`${record.platform} reason`, name(record.reason)] : null,
     record.kind === "command" ? ["Kind", "a command"] : null,

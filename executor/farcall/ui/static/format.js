@@ -83,12 +83,16 @@ export function bytes(n) {
   return `${unit === 0 || left >= 100 ? Math.round(left) : Number(left.toFixed(1))} ${units[unit]}`;
 }
 
+/** Returns a value's position in an option's list: " (2 of 3)". */
+export const rung = (place) => (place ? ` (${place[0]} of ${place[1]})` : "");
+
 /** Returns a job's requested resources: "2 vCPU · 3.8 GiB". */
 export function asked(job) {
   const parts = [];
   if (job.vcpu) parts.push(`${job.vcpu} vCPU`);
-  if (job.memory_mib) parts.push(bytes(job.memory_mib * 1048576));
+  if (job.memory_mib) parts.push(bytes(job.memory_mib * 1048576) + rung(job.memory_rung));
   if (job.gpus) parts.push(many(job.gpus, "GPU"));
+  if (job.queue_rung?.[0] > 1) parts.push(`queue ${job.queue}${rung(job.queue_rung)}`);
   return parts.join(" · ");
 }
 

@@ -111,6 +111,12 @@ RECORDED = [
         flag="isTerminated",
     ),
     Recorded(
+        errors.JobStuckError,
+        "no instance came for the job within queue_patience",
+        f"farcall: {failure_reasons.NO_INSTANCE}600 s (queue_patience)",
+        flag="isCancelled",
+    ),
+    Recorded(
         errors.JobCancelledError,
         "was cancelled",
         "farcall: cancelled by its owner",

@@ -110,6 +110,11 @@ RECORDED = [
         ended("map failed: 3 of 100 raised ValueError; 95 were cancelled because of it"),
     ),
     Recorded(
+        errors.JobStuckError,
+        "no instance came for the job within queue_patience",
+        ended(f"{failure_reasons.NO_INSTANCE}600 s (queue_patience)"),
+    ),
+    Recorded(
         errors.JobCancelledError,
         "appeared after its request was withdrawn",
         ended(failure_reasons.WITHDRAWN),
