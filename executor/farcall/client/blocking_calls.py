@@ -152,6 +152,8 @@ class TaskWork(Work):
             raise
 
     def _record_accepted(self, run: TaskRun) -> None:
+        if run.is_cached:
+            return
         self.future._record_accepted(run.id, partial(TaskWork.again, self._executor, run.id))
 
     async def _end(self, run: TaskRun) -> None:

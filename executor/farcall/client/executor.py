@@ -19,6 +19,7 @@ from farcall.client.shared import Shared
 from farcall.client.task import Task
 from farcall.config.help import shows_options
 from farcall.config.settings import Settings, default_bucket
+from farcall.engine.calls import submit
 from farcall.engine.delivered import Output, Wanted
 from farcall.engine.launcher import launch
 from farcall.engine.packer import FunctionCall
@@ -457,8 +458,9 @@ class BatchExecutor:
         prints = self.settings.output and output is Output.NONE
         wanted = Wanted(len(calls), output, writer=live_output.writer if prints else None)
         call = FunctionCall(function, calls, self.settings)
-        run = await TaskRun.submit(call, self.settings, wanted, on_end=self._record_end)
-        self._unfinished[run] = asyncio.get_running_loop()
+        run = await submit(call, self.settings, wanted, on_end=self._record_end)
+        if not run.is_cached:
+            self._unfinished[run] = asyncio.get_running_loop()
         return run
 
     def _record_end(self, run: JobRun) -> None:

@@ -106,6 +106,11 @@ class Job(SubmittedJob[TaskRun], Generic[R]):
         def __await__(self) -> NoReturn:
             raise TypeError("a Job cannot be awaited. Write await job.result()")
 
+    @property
+    def is_cached(self) -> bool:
+        """Whether the result came from the cache: then there is no job, and `id` is empty."""
+        return self._run.is_cached
+
     async def wait(self) -> None:
         """Wait until the job has finished, without collecting its result.
 

@@ -88,6 +88,7 @@ class Counts:
         packed: Number of pickled calls during an upload; None without an upload.
         sent_bytes: Number of uploaded bytes.
         errors: Number of failed calls by error: ``ValueError x14, KeyError x1``.
+        cached: Number of finished calls whose results were cached.
     """
 
     running: int = 0
@@ -97,6 +98,7 @@ class Counts:
     packed: int | None = None
     sent_bytes: int = 0
     errors: str = ""
+    cached: int = 0
 
     @property
     def ended(self) -> int:
@@ -213,6 +215,8 @@ class Report:
         of_all = "" if total is None else f" of {total}"
         why = f" ({terminal.in_a_line(counts.errors)})" if counts.errors else ""
         parts = [f"{counts.done}{of_all} done", f"{counts.failed} failed{why}"]
+        if counts.cached:
+            parts.append(f"{counts.cached}{of_all} from the cache")
         parts += [f"{counts.running} running"]
         if total is not None:
             parts.append(f"{total - counts.ended - counts.running} queued")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from farcall.client.sweep import MapJobs, Source
-from farcall.client.sweep_state import SweepState
+from farcall.client.sweep_state import CachedCalls, SweepState
 from farcall.config.help import shows_options
 from farcall.config.settings import Settings
 from farcall.engine import retry
@@ -44,6 +44,7 @@ class RetriedSweep(MapJobs[R]):
         total: Number of calls of the map.
         options: Options that differ from the map's.
         values: Results of earlier retries, by the calls' indexes in the map.
+        cached: Tasks of the map whose results were cached.
         return_exceptions: Return exceptions as results instead of raising the first.
         progress: Show the progress.
         output: Print the tasks' output.
@@ -58,6 +59,7 @@ class RetriedSweep(MapJobs[R]):
         total: int,
         options: Mapping[str, Any],
         values: Mapping[int, R],
+        cached: CachedCalls | None = None,
         *,
         return_exceptions: bool,
         progress: bool,
@@ -80,6 +82,7 @@ class RetriedSweep(MapJobs[R]):
         self._total = total
         self._options = dict(options)
         self._earlier = dict(values)
+        self._cached = cached
         self._values: dict[int, R] = {}
         self._returned: set[int] = set()
 
@@ -105,6 +108,7 @@ class RetriedSweep(MapJobs[R]):
             self._total,
             {**self._options, **options},
             {**self._earlier, **self._results()},
+            self._cached,
             return_exceptions=self._return_exceptions,
             progress=self._progress,
             output=self._output,
@@ -131,6 +135,7 @@ class RetriedSweep(MapJobs[R]):
             n: value for n, value in enumerate(values) if not isinstance(value, BaseException)
         }
         await self._take_kept(sources, {**given, **self._results()})
+        await self._take_cached(given)
         results: dict[int, Any] = {**dict(enumerate(values)), **self._values}
         results |= {**given, **self._earlier, **self._results()}
         missing = [index for index in range(self._total) if index not in results]
@@ -198,6 +203,18 @@ class RetriedSweep(MapJobs[R]):
         for done in await retry.submit(session, plan, settings):
             tasks = [source.calls[index] for index in done.origin]
             self._watch(state, done.group, sum(map(len, tasks)), tasks)
+
+    async def _take_cached(self, given: Mapping[int, Any]) -> None:
+        """Fetch the map's cached results."""
+        if self._cached is None:
+            return
+        for number, calls in enumerate(self._cached.numbers):
+            if not given.keys() >= set(calls):
+                wanted = Wanted(len(calls), Output.NONE)
+                arrived = Arrived("", number, 0)
+                delivered = await self._cached.tasks.deliver(number, arrived, wanted)
+                values = (result.value for result in delivered.results)
+                self._earlier.update(zip(calls, values, strict=True))
 
     async def _take_kept(self, sources: Sequence[Source], known: Mapping[int, Any]) -> None:
         """Fetch the results of all jobs that are still in the bucket."""

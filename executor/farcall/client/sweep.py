@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 from abc import abstractmethod
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -28,7 +30,10 @@ from farcall.client.progress import Progress
 from farcall.client.sweep_state import SweepState
 from farcall.config.help import shows_options
 from farcall.config.settings import Settings
+from farcall.engine.cache import CachedResults
+from farcall.engine.calls import CachedTasks
 from farcall.engine.group import TaskGroup
+from farcall.engine.packer import rules_for
 from farcall.engine.session import Session, session_for
 from farcall.engine.tracked_job import is_unseen
 from farcall.model.errors import FarcallError, JobCancelledError
@@ -39,8 +44,7 @@ from farcall.model.submission import Submission
 from farcall.payload import pickling
 from farcall.payload.bundle import FIXED
 from farcall.payload.call_texts import CallTexts
-from farcall.payload.pickling import Packed
-from farcall.payload.project import Pickling
+from farcall.payload.pickling import Call, Packed
 from farcall.payload.results import CallResult, Result
 from farcall.payload.shared import Digests
 
@@ -236,8 +240,10 @@ class MapJobs(Awaitable[list[R]]):
         """Return the progress of the map, for a call's error that is being raised."""
         arrays = list(state.arrays.values())  # others may be added by another thread
         total = state.submitted if state.total is None else state.total
-        ended = state.submitted - sum(array.ended for array in arrays)
-        handed_over = 0 if keeps_all else state.given_values
+        ended = state.submitted - state.cached - sum(array.ended for array in arrays)
+        handed_over = state.cached
+        if not keeps_all:
+            handed_over += state.given_values - state.given_cached
         return MapFailure(
             total,
             failed=state.errors.total(),
@@ -293,8 +299,10 @@ class MapJobs(Awaitable[list[R]]):
         group: TaskGroup,
         calls: int,
         tasks: Sequence[Sequence[int]] | None = None,
+        cached: CachedResults | None = None,
+        digests: Sequence[bytes] = (),
     ) -> None:
-        array = state.record_job(group, calls, tasks)
+        array = state.record_job(group, calls, tasks, cached, digests)
         if self._output:
             array.labels = {
                 index: live_output.label_of(self._name, array.numbers(index))
@@ -409,6 +417,7 @@ class Sweep(MapJobs[R]):
             submitted if self._size is None else self._size,
             options,
             {},
+            self._state.cached_calls if self._state is not None else None,
             return_exceptions=self._return_exceptions,
             progress=self._progress,
             output=self._output,
@@ -497,43 +506,103 @@ class Sweep(MapJobs[R]):
         try:
             with session.at_work():
                 submitter = await session.submitter(self._settings)
-                using = await session.threads.run(Pickling.of, self._settings)
-                pack = functools.partial(pickling.pack_function, using=using)
+                using, codes = await session.threads.run(rules_for, self._settings)
+                pack = functools.partial(pickling.pack_function, using=using, codes=codes)
                 function = await session.threads.run(pack, self._function, self._fixed, digests)
+                cached = await self._cached_tasks(session, function)
+            reading = _Reading(reader, function, state, cached)
             texts = CallTexts(self._function, self._fixed)
             to_text = texts.of if self._settings.store_call_summaries else None
             while (groups := await reader.groups()) is not None:
                 cache_dir = self._settings.cache_dir
-                packed = pickling.pack_calls(groups, cache_dir, to_text, digests, using=using)
-                tasks = self._tasks(function, packed, reader, state)
+                counted = reading.counted(groups)
+                packed = pickling.pack_calls(
+                    counted, cache_dir, to_text, digests, using=using, codes=codes
+                )
+                tasks = reading.tasks(packed)
                 same = {FIXED: list(self._fixed)} if self._fixed else {}
-                while True:
+                while (first := await session.threads.run(next, tasks, None)) is not None:
                     if self._size is None:
                         await state.wait_for_consumer(_MOST_UNCOLLECTED * self._chunksize)
                     with session.at_work():
                         group = await submitter.submit_together(
                             self._settings,
                             self._name,
-                            tasks,
+                            itertools.chain([first], tasks),
                             planned=state.record_uploaded,
                             facts=same,
                             on_sent=state.record_sent if self._progress else None,
                         )
-                    # The remaining calls were already read, because several are pickled at a time.
-                    left = reader.given - state.submitted
-                    calls = min(group.job.size * self._chunksize, left)
-                    self._watch(state, group, calls)
-                    if calls == left:
-                        break
+                    numbers, digests_of = reading.take(group.job.size)
+                    calls = sum(map(len, numbers))
+                    if cached is None:
+                        self._watch(state, group, calls)
+                    else:
+                        self._watch(state, group, calls, numbers, cached.cached, digests_of)
         finally:
             await reader.close()
+        if state.cached:
+            _log.info("%d calls of %s from the cache", state.cached, self._name)
 
-    def _tasks(
-        self, function: Packed, packed: Iterator[Packed], reader: CallReader, state: SweepState
-    ) -> Iterator[tuple[Packed, Packed]]:
-        """Yield the function and arguments of each task; runs in a thread."""
+    async def _cached_tasks(self, session: Session, function: Packed) -> CachedTasks | None:
+        """Return the calls' cached results; None without the option ``cache``."""
+        settings = self._settings
+        if not function.code or settings.nodes > 1:
+            return None
+        cached = await session.cache.of(settings, self._name, function)
+        return CachedTasks(cached, self._name, function, settings)
+
+
+class _Reading:
+    """Packed tasks of a map, without those whose results are cached.
+
+    Its generators run in a thread.
+    """
+
+    def __init__(
+        self,
+        reader: CallReader,
+        function: Packed,
+        state: SweepState,
+        cached: CachedTasks | None,
+    ) -> None:
+        self._reader = reader
+        self._function = function
+        self._state = state
+        self._cached = cached
+        self._loop = asyncio.get_running_loop()
+        self._next = 0
+        self._sizes: deque[int] = deque()
+        self._unsubmitted: deque[tuple[range, bytes]] = deque()
+
+    def counted(self, groups: Iterator[Sequence[Call]]) -> Iterator[Sequence[Call]]:
+        """Yield the calls of each task, and note their number."""
+        for calls in groups:
+            self._sizes.append(len(calls))
+            yield calls
+
+    def tasks(self, packed: Iterator[Packed]) -> Iterator[tuple[Packed, Packed]]:
+        """Yield the function and arguments of each task."""
+        state = self._state
         for arguments in packed:
-            reader.record_bytes(arguments.size + sum(value.size for value in arguments.shared))
-            packed_before = state.submitted if state.packed is None else state.packed
-            state.packed = min(packed_before + self._chunksize, reader.given)
-            yield function, arguments
+            size = self._sizes.popleft()
+            numbers = range(self._next, self._next + size)
+            self._next += size
+            sent = arguments.size + sum(value.size for value in arguments.shared)
+            self._reader.record_bytes(sent)
+            state.packed = self._next
+            digest = b""
+            if self._cached is not None:
+                digest, index = self._cached.find(arguments)
+                if index is not None:
+                    self._loop.call_soon_threadsafe(
+                        state.record_cached, self._cached, index, numbers
+                    )
+                    continue
+            self._unsubmitted.append((numbers, digest))
+            yield self._function, arguments
+
+    def take(self, tasks: int) -> tuple[list[range], list[bytes]]:
+        """Return the numbers of the calls in the next submitted tasks, and their digests."""
+        taken = [self._unsubmitted.popleft() for _ in range(tasks)]
+        return [numbers for numbers, _ in taken], [digest for _, digest in taken]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from farcall.client import live_output
 from farcall.client.progress import Counts
+from farcall.engine.cache import CachedResults, Keep
+from farcall.engine.calls import CachedTasks
 from farcall.engine.delivered import Output
 from farcall.engine.group import Place, TaskGroup
 from farcall.engine.second_chances import SecondChances
@@ -39,6 +41,8 @@ class Array:
         texts: Call texts of the job's tasks, once a task has failed.
         tasks: Numbers of each task's calls in the map, for a retry; None for consecutive calls.
         labels: Prefix of each task's output, if it is printed.
+        cached: The function's cached results, to which the tasks' results are added.
+        digests: For them, the digest of each task's calls.
     """
 
     group: TaskGroup
@@ -50,12 +54,18 @@ class Array:
     texts: list[str] | None = None
     tasks: Sequence[Sequence[int]] | None = None
     labels: Mapping[int, str] = field(default_factory=dict)
+    cached: CachedResults | None = None
+    digests: Sequence[bytes] = ()
 
     def numbers(self, index: int) -> Sequence[int]:
         """Return the numbers of a task's calls."""
         if self.tasks is not None:
             return self.tasks[index]
         return self.calls[index * self.chunksize : (index + 1) * self.chunksize]
+
+    def keep(self, index: int) -> Keep | None:
+        """Return what caches the result of a task; None without the option ``cache``."""
+        return None if self.cached is None else Keep(self.cached, self.digests[index])
 
     def record_end(self, index: int) -> Sequence[int]:
         """Record that a task has finished; return the numbers of its calls."""
@@ -70,6 +80,29 @@ class Array:
         if self.labels:
             group, number = place
             group.print({number: self.labels[index]}, live_output.writer)
+
+
+@dataclass(eq=False)
+class CachedCalls:
+    """Calls of a sweep whose results are cached.
+
+    Attributes:
+        tasks: Their tasks.
+        numbers: Numbers of each task's calls in the sweep.
+    """
+
+    tasks: CachedTasks
+    numbers: list[Sequence[int]] = field(default_factory=list)
+
+    def keep(self, index: int) -> None:
+        """Return None: the result is cached already."""
+
+    def record_end(self, index: int) -> Sequence[int]:
+        """Return the numbers of a task's calls."""
+        return self.numbers[index]
+
+    def record_restart(self, index: int, place: Place) -> None:
+        """Do nothing: a task that is computed again has second chances of its own."""
 
 
 def how_far(detail: JobDetail | None, array: Array) -> tuple[int, int]:
@@ -106,7 +139,9 @@ class SweepState:
 
     Attributes:
         total: Number of calls; None if it is not known yet.
-        submitted: Number of calls in accepted jobs.
+        submitted: Number of calls in accepted jobs, and of calls whose results are cached.
+        cached: Number of the latter.
+        cached_calls: The latter; None if there are none.
         packed: Number of pickled calls during an upload; otherwise None.
         sent_bytes: Number of uploaded bytes of bundles.
         arrays: The jobs by their IDs.
@@ -116,6 +151,7 @@ class SweepState:
         raised: The call's error that is being raised, if any.
         has_raised: Whether a pool has raised a call's error; it may continue anyway.
         given_values: Number of results that were handed over.
+        given_cached: Number of those that were cached.
         failures: Fetched calls with an error.
     """
 
@@ -130,6 +166,8 @@ class SweepState:
     ) -> None:
         self.total = total
         self.submitted = 0
+        self.cached = 0
+        self.cached_calls: CachedCalls | None = None
         self.packed: int | None = None
         self.sent_bytes = 0
         self._chunksize = chunksize
@@ -143,7 +181,7 @@ class SweepState:
         self.errors: Counter[str] = Counter()
         self.raised: BaseException | None = None
         self.has_raised = False
-        self.given_values = 0
+        self.given_values = self.given_cached = 0
         self.failures = Groups()
         self._begun = self._not_begun = 0  # tasks
         self._now: Fetched | None = None
@@ -165,16 +203,16 @@ class SweepState:
             An error that ends the map, because its tasks cannot start.
         """
         has_begun = False
-        assert isinstance(calls, Array)  # noqa: S101 - for the type checker
-        array = calls
+        array = calls if isinstance(calls, Array) else None
         for position, (number, result) in enumerate(zip(numbers, results, strict=True)):
-            array.returned += result.error is None
+            if array is not None:
+                array.returned += result.error is None
             has_begun |= result.has_begun
             reason = result.why()
             if reason is None or result.error is None:
                 continue
             self.errors[type(result.error).__name__] += 1
-            call = self._text_of(array, index, position)
+            call = "" if array is None else self._text_of(array, index, position)
             failures = self.failures.add(number, reason)
             failures.call = failures.call or call
             if call:
@@ -202,13 +240,27 @@ class SweepState:
         text = array.texts[index] if index < len(array.texts) else ""
         return call_texts.of_call(text, position) if text else ""
 
+    def record_cached(self, tasks: CachedTasks, index: int, numbers: Sequence[int]) -> None:
+        """Record a task whose result is cached, and fetch it."""
+        if self.cached_calls is None:
+            self.cached_calls = CachedCalls(tasks)
+        self.cached_calls.numbers.append(numbers)
+        self.submitted += len(numbers)
+        self.cached += len(numbers)
+        self.window.add_cached(tasks, self.cached_calls, index)
+
     def record_job(
-        self, group: TaskGroup, calls: int, tasks: Sequence[Sequence[int]] | None = None
+        self,
+        group: TaskGroup,
+        calls: int,
+        tasks: Sequence[Sequence[int]] | None = None,
+        cached: CachedResults | None = None,
+        digests: Sequence[bytes] = (),
     ) -> Array:
         """Record an accepted job, whose calls follow the previous job's."""
         numbers = range(self.submitted, self.submitted + calls)
         self.submitted += calls
-        array = Array(group, numbers, self._chunksize, tasks=tasks)
+        array = Array(group, numbers, self._chunksize, tasks=tasks, cached=cached, digests=digests)
         self.arrays[group.job.job_id] = array
         return array
 
@@ -222,7 +274,7 @@ class SweepState:
 
     def record_whole(self) -> None:
         """Record that all calls were submitted."""
-        self._is_whole, self.total = True, self.submitted
+        self._is_whole, self.total, self.packed = True, self.submitted, None
         self.window.wake()
 
     async def wait_for_consumer(self, most: int) -> None:
@@ -253,6 +305,7 @@ class SweepState:
         self._position += 1
         self._given += 1
         self.given_values += result.error is None
+        self.given_cached += not now.job_id
         if not now.results:
             self._now = None
             now.reservation.leave()
@@ -280,7 +333,7 @@ class SweepState:
         Args:
             latest: Returns Batch's latest description of a job.
         """
-        ended = running = 0
+        ended, running = self.cached, 0
         for job_id, array in self.arrays.items():
             ended_here, running_here = how_far(latest(job_id), array)
             ended += ended_here
@@ -288,5 +341,6 @@ class SweepState:
         failed = self.errors.total()
         done, failure_text = ended - failed, str(self.failures)
         return Counts(
-            running, done, failed, self.total, self.packed, self.sent_bytes, failure_text
+            *(running, done, failed, self.total, self.packed, self.sent_bytes),
+            *(failure_text, self.cached),
         )

@@ -133,7 +133,9 @@ _MEANT: dict[str, tuple[BackendName, ...]] = {
 _MEANT_RATIO = 0.8
 
 
-_NOT_HERE = ("endpoint_url", "profile", "credentials", "kubeconfig", "context")
+_CHOICE = "whose credentials are used or where they are sent"
+_CHOICES = {"cache_key": "whose cached results are trusted"}
+_NOT_HERE = ("endpoint_url", "profile", "credentials", "cache_key", "kubeconfig", "context")
 
 
 def refuse_here(options: Collection[str], path: Path = WORKING_FILE) -> None:
@@ -155,7 +157,7 @@ def refuse_found(path: Path, options: Collection[str], instead: str) -> None:
     """Reject a file found in the working directory that sets what it must not set.
 
     Such a file may come with a repository, or be another user's. It must not choose whose
-    credentials are used, nor where they are sent.
+    credentials are used, where they are sent, nor whose cached results are trusted.
 
     Args:
         path: The file.
@@ -174,7 +176,7 @@ def refuse_found(path: Path, options: Collection[str], instead: str) -> None:
         name = refused[0]
         raise SettingsError(
             f"{path.absolute()} sets {name}: a file in the working directory must not choose "
-            f"whose credentials are used or where they are sent. Set FARCALL_"
-            f"{name.upper()}, put {name} into {instead}",
+            f"{_CHOICES.get(name, _CHOICE)}. Set FARCALL_{name.upper()}, put {name} into "
+            f"{instead}",
             option=name,
         )

@@ -116,6 +116,25 @@ def _packages(value: Any) -> str | list[str] | None:
     return _requirements(value)
 
 
+def _cache(value: Any) -> bool | str:
+    """Convert a Boolean, also as text, or check the name of a version."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value):
+        raise ValueError(
+            "use True, False, or the name of a version such as v2: up to 64 letters, digits, "
+            "dots, underscores and hyphens"
+        )
+    return value
+
+
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0", ""), False),
+}
+
 _REQUIREMENT_FILES = (".txt", ".in", "pyproject.toml", "uv.lock")
 
 
@@ -249,6 +268,7 @@ def check_secret(name: str, place: str, *, is_batch: bool) -> None:
 DISTRIBUTION = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 """Name of a distribution on the package index."""
 
+Cache = BeforeValidator(_cache)
 Packages = BeforeValidator(_packages)
 Environment = BeforeValidator(_environment)
 Requirements = BeforeValidator(_requirements)

@@ -57,6 +57,7 @@ from farcall.config.option_values import (
     LONGEST_NAME,
     MAX_TAGS,
     SUBDOMAIN,
+    Cache,
     CompleteMount,
     Environment,
     Gib,
@@ -180,6 +181,7 @@ class CommandOptions(TypedDict, total=False):
     time_limit: int | str | timedelta
     poll_freq: float | str | timedelta
     cache_dir: str | os.PathLike[str]
+    cache_key: str
     stock_image_uri: str
     architecture: Literal["x86_64", "arm64"]
     packages: str | os.PathLike[str] | list[str] | None
@@ -226,6 +228,7 @@ class CommandOptions(TypedDict, total=False):
 class Options(CommandOptions, total=False):
     """Options as keyword arguments, for type checkers; `Settings` documents them."""
 
+    cache: bool | str
     image: str
     mounts: list[dict[str, Any]]
     secrets: dict[str, str]
@@ -284,6 +287,11 @@ class Settings(BaseModel):
         cache_dir: Folder for arguments and results that would take half of the free memory, and
             for results of more than 64 MiB on their way into Covalent's store. The default means
             the system's folder for temporary files (``TMPDIR``).
+        cache: Do not run a call again whose function, modules of the project, arguments, packages
+            and Python version are unchanged, and take its result from the bucket. A text, such as
+            ``v2``, stands for the version of the code, whose changes then do not count.
+        cache_key: Secret with which these results are signed, at least 16 characters, to share
+            them in a team; empty for a key in ``~/.config/farcall``.
         image: Image of the jobs, built from farcall's Dockerfile. If empty, jobs run in the stock
             image and fetch farcall's runtime from the bucket.
         stock_image_uri: Image with Python of this minor version, without farcall; empty for
@@ -402,6 +410,8 @@ class Settings(BaseModel):
     time_limit: Annotated[int, Seconds] = Field(300, ge=60)
     poll_freq: Annotated[float, Seconds] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Path = DEFAULT_CACHE_DIR
+    cache: Annotated[bool | str, Cache] = False
+    cache_key: str = Field("", pattern=r"^(.{16,1024}|)$", repr=False)
     stock_image_uri: str = Field("", max_length=255)
     architecture: Literal["x86_64", "arm64"] = "x86_64"
     packages: Annotated[str | list[str] | None, Packages] = None
@@ -948,7 +958,7 @@ _UNITS = {
 }
 """Unit and examples of an option's numbers."""
 
-_SECRET = ("environment", "job_definition_extra", "pod_overlay")
+_SECRET = ("cache_key", "environment", "job_definition_extra", "pod_overlay")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 _NO_OPTIONS = {
@@ -967,6 +977,7 @@ PATTERNS = {
     **dict.fromkeys(
         ("service_account", "priority_class", "s3_secret", "image_pull_secrets"), _OBJECT_NAME
     ),
+    "cache_key": "use at least 16 characters in one line, such as those of openssl rand -hex 32",
     "exclude_packages": "use a distribution's name, such as ruff",
     "image": "use an image such as registry.example/mine:1, without whitespace",
     "s3_bucket_name": "use 3 to 63 lower-case letters, digits, dots and hyphens, "

@@ -19,6 +19,7 @@ from farcall.client import recovery
 from farcall.config.settings import Settings
 from farcall.covalent.assets import TaskGroup
 from farcall.covalent.group_run import CancelledGroupError, GroupRun, Key, wanted
+from farcall.engine.calls import submit
 from farcall.engine.run import TaskRun
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
@@ -264,7 +265,7 @@ class TaskGroups:
                 else environment.with_pins(settings, pins)
             )
         settings, group = await _travelling(settings, group)
-        return await TaskRun.submit(
+        return await submit(
             _GroupCall(group, self.debouncer),
             settings,
             wanted(settings),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from farcall.model import failure_reasons
 from farcall.model.failure_reasons import About
@@ -24,6 +24,7 @@ from farcall_runtime.contract import STDOUT
 
 if TYPE_CHECKING:
     from farcall.engine.logs.relay import Writer
+    from farcall.engine.tracked_job import Completion
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,18 @@ Reader: TypeAlias = "Callable[[dict[str, Any], envelope.Buffer, About], list[Res
 """Turns an outcome's metadata and value into results; errors get the job's facts."""
 
 
+class Keep(Protocol):
+    """Keeps the result of a task for later calls with the same arguments."""
+
+    def reading(self, read: Reader) -> Reader:
+        """Return a reader that also notes the values."""
+
+    async def store(
+        self, submission: Submission, index: int, end: Completion, delivered: Delivered
+    ) -> None:
+        """Keep the result, unless a call failed."""
+
+
 class Output(enum.Enum):
     """Part of a task's output that is fetched in addition to the part in its outcome."""
 
@@ -163,6 +176,7 @@ class Wanted:
         read: Reads the results from the outcome.
         folder_for: Folder for a large result; by default ``cache_dir`` if memory is short.
         writer: Prints the task's output while a caller waits for the result.
+        keep: With the option ``cache``, keeps the result for later calls.
     """
 
     calls: int = 1
@@ -170,3 +184,4 @@ class Wanted:
     read: Reader = results.read
     folder_for: FolderFor | None = None
     writer: Writer | None = None
+    keep: Keep | None = None

@@ -110,6 +110,10 @@ class TaskGroup:
         assert isinstance(self.job, Submission)  # noqa: S101 - for the type checker
         return self.job
 
+    def id_of(self, index: int) -> str:
+        """Return the ID of a task's job."""
+        return self.submission.id_of(index)
+
     # --- tracking -----------------------------------------------------------------------------
 
     def track(self, on_end: OnCompletion | None = None, is_full: IsFull | None = None) -> None:
@@ -177,7 +181,12 @@ class TaskGroup:
         """
         if wanted.folder_for is None:
             wanted = replace(wanted, folder_for=where_needed(self.settings.cache_dir))
+        keep = wanted.keep
+        if keep is not None:
+            wanted = replace(wanted, read=keep.reading(wanted.read))
         delivered = await self.services.fetcher.deliver(self.submission, index, end, wanted, room)
+        if keep is not None:
+            await keep.store(self.submission, index, end, delivered)
         await self.services.relay.finish(self.submission, index, delivered)
         return delivered
 

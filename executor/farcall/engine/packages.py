@@ -96,6 +96,16 @@ class TaskPackages:
                 stored[sealed.sha256] = packages.new(len(sealed.data))
             return sealed.fact
 
+    def names(self, settings: Settings) -> list[tuple[str, str]]:
+        """Return the names of the packages that the options name, and texts for their content.
+
+        Raises:
+            SettingsError: The packages are not available for the jobs.
+        """
+        if not environment.is_wanted(settings):
+            return []
+        return [(each.name, each.key) for each in self._find(settings).items]
+
     async def adding(
         self, store: Store, root: str, settings: Settings, requirements: Sequence[str]
     ) -> Settings | None:

@@ -16,6 +16,7 @@ from farcall.engine.batcher import Batcher
 from farcall.engine.worker_threads import WorkerThreads
 from farcall.payload import pickling
 from farcall.payload.call_texts import CallTexts
+from farcall.payload.code_digests import CodeDigests
 from farcall.payload.pickling import Call, Packed
 from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests
@@ -81,31 +82,42 @@ class Packer:
         return await self._batcher.add(call)
 
 
+def rules_for(settings: Settings) -> tuple[Pickling, CodeDigests | None]:
+    """Return how the project is pickled, and for the option ``cache`` the digests of its code.
+
+    Raises:
+        SettingsError: A folder of the option ``sources`` does not exist.
+    """
+    using = Pickling.of(settings)
+    version = settings.cache if isinstance(settings.cache, str) else ""
+    return using, CodeDigests(using, version) if settings.cache else None
+
+
 def _pack_all(some: list[FunctionCall]) -> list[tuple[Packed, Packed] | Exception]:
     """Pickle a batch; an unpicklable call gets its error in place of its pickles."""
     functions: dict[tuple[int, str], Packed] = {}
     texts: dict[int, CallTexts] = {}
     digests = Digests()  # the calls of a batch are concurrent
     done: list[tuple[Packed, Packed] | Exception] = []
-    using: dict[str, Pickling] = {}
+    rules: dict[str, tuple[Pickling, CodeDigests | None]] = {}
     for wanted in some:
         function, settings = wanted.function, wanted.settings
-        option = repr((settings.sources, settings.exclude_sources))
+        option = repr((settings.sources, settings.exclude_sources, settings.cache))
         key = id(function), option
         try:
-            if option not in using:
-                using[option] = Pickling.of(settings)
+            if option not in rules:
+                rules[option] = rules_for(settings)
+            using, codes = rules[option]
             if key not in functions:
                 functions[key] = pickling.pack_function(
-                    function, None, digests, using=using[option]
+                    function, None, digests, using=using, codes=codes
                 )
                 texts[id(function)] = CallTexts(function)
             to_text = texts[id(function)].of if settings.store_call_summaries else None
-            call = next(
-                pickling.pack_calls(
-                    [wanted.calls], settings.cache_dir, to_text, digests, using=using[option]
-                )
+            packed = pickling.pack_calls(
+                [wanted.calls], settings.cache_dir, to_text, digests, using=using, codes=codes
             )
+            call = next(packed)
             done.append((functions[key], call))
         except Exception as error:  # the caller receives it
             done.append(error)

@@ -10,13 +10,13 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from farcall.aws import error_translation
 from farcall.backends.base import raise_first
 from farcall.config.settings import Settings
 from farcall.engine.delivered import Delivered, Output, Wanted
-from farcall.engine.group import TaskGroup
+from farcall.engine.group import Place, TaskGroup
 from farcall.engine.second_chances import Chance, add_attempts, is_due
 from farcall.engine.session import Session, session_for
 from farcall.engine.submitter import Planned
@@ -261,19 +261,18 @@ class CommandRun(JobRun):
         return session, self._place, 0
 
 
-class Call(Protocol):
-    """The function call of a task."""
+class PackedCall(NamedTuple):
+    """The pickled function call of a task.
 
-    @property
-    def name(self) -> str:
-        """Name of the function."""
+    Attributes:
+        name: Name of the function.
+        function: The pickled function.
+        arguments: The pickled arguments.
+    """
 
-    async def pack(self, session: Session) -> tuple[Packed, Packed]:
-        """Pickle the function and its arguments, after the options were checked.
-
-        Raises:
-            TaskNotPicklableError: The function or an argument cannot be pickled.
-        """
+    name: str
+    function: Packed
+    arguments: Packed
 
 
 class TaskRun(JobRun):
@@ -287,6 +286,9 @@ class TaskRun(JobRun):
         on_end: Called when the end is known.
         on_discarded: Called when the result was returned and is being deleted from the bucket.
     """
+
+    is_cached: ClassVar[bool] = False
+    """Whether the result came from the cache, without a job."""
 
     __slots__ = (
         "_delivery",
@@ -322,7 +324,8 @@ class TaskRun(JobRun):
     @classmethod
     async def submit(
         cls,
-        call: Call,
+        session: Session,
+        call: PackedCall,
         settings: Settings,
         wanted: Wanted = _WANTED,
         *,
@@ -334,6 +337,7 @@ class TaskRun(JobRun):
         """Submit a task together with others that arrive within ``linger_s``; track it.
 
         Args:
+            session: The session.
             call: The function call.
             settings: Options of the job.
             wanted: Parts of the outcome to fetch.
@@ -343,17 +347,14 @@ class TaskRun(JobRun):
             node: Node of the Covalent workflow.
 
         Raises:
-            TaskNotPicklableError: The function or an argument cannot be pickled.
             SettingsError: A resource that the options name does not exist.
             SubmissionError: Batch refused the job.
             ServiceError: AWS refused a call.
         """
-        session = await session_for(settings)
         with session.at_work():
             submitter = await session.submitter(settings)
-            function, arguments = await call.pack(session)
             group, index = await submitter.submit(
-                settings, call.name, function, arguments, planned, workflow, node
+                settings, call.name, call.function, call.arguments, planned, workflow, node
             )
             return cls.of_group(group, index, settings, wanted, on_end)
 
@@ -382,6 +383,13 @@ class TaskRun(JobRun):
     def name(self) -> str:
         """The job's name; empty if it is not known yet."""
         return self._place[0].name if self._place is not None else ""
+
+    @property
+    def place(self) -> Place | None:
+        """The task's job in this session and its index in it, once it is tracked."""
+        return (
+            None if self._group is None or self._place is None else (self._group, self._place[1])
+        )
 
     @property
     def is_completed(self) -> bool:

@@ -19,6 +19,7 @@ from farcall.aws.clients import Aws
 from farcall.backends import open_backend
 from farcall.backends.base import Backend
 from farcall.config.settings import Settings
+from farcall.engine.cache import Cache
 from farcall.engine.fetcher import Fetcher
 from farcall.engine.group import Services
 from farcall.engine.launcher import Launcher
@@ -97,6 +98,7 @@ class Session:
         relay: Prints the output of running tasks.
         shared: Values that several tasks refer to.
         packages: Synced packages.
+        cache: Cached results.
         runtimes: farcall's runtime, for jobs whose image contains only Python.
         services: The parts that groups of tasks use.
         bundles: Reads submitted bundles.
@@ -125,6 +127,7 @@ class Session:
         self.relay = Relay(self.stores, access.timing)
         self.shared = SharedValues(access.timing)
         self.packages = TaskPackages(self.threads)
+        self.cache = Cache(self.stores, self.packages, self.threads)
         self.bundles = BundleReader(self.stores)
         self.copying = asyncio.Semaphore(_COPIED_AT_ONCE)
         self._submitters: dict[tuple[Any, ...], asyncio.Future[Submitter]] = {}
@@ -283,11 +286,19 @@ class Session:
         await self.launcher.close()
         await _yield_to_others()  # the notified callers may terminate their jobs, too
         await self.terminations.settle()
+        await self._store_cache()
         for store in self.stores:
             with contextlib.suppress(Exception):  # remaining objects do no harm
                 await self._flush(store)
         await self._release_shared()
         await self._last_reports()
+
+    async def _store_cache(self) -> None:
+        limit_s = self.timing.last_deletions_s
+        try:
+            await within(limit_s, self.cache.close())
+        except TimeoutError:
+            _log.warning("results were not cached: the bucket did not respond in %g s", limit_s)
 
     async def _flush(self, store: Store) -> None:
         limit_s = self.timing.last_deletions_s

@@ -11,8 +11,10 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from farcall.aws import error_translation
+from farcall.config.settings import Settings
 from farcall.engine.byte_budget import ByteBudget, Reservation
-from farcall.engine.delivered import Delivered, Output, Wanted
+from farcall.engine.delivered import Delivered, Keep, Output, Wanted
+from farcall.engine.fetcher import Room, no_bound
 from farcall.engine.group import Place, TaskGroup
 from farcall.engine.second_chances import SecondChances, add_attempts, is_due
 from farcall.engine.tracked_job import Completion
@@ -25,10 +27,32 @@ from farcall.storage.store import Arrived
 _log = logging.getLogger("farcall")
 
 _FETCHERS = 16
+_CACHED = Arrived("", 0, 0)
+"""End of a task whose result is cached."""
+
+
+class Tasks(Protocol):
+    """The tasks of a group, or tasks whose results are cached."""
+
+    settings: Settings
+
+    def id_of(self, index: int) -> str:
+        """Return the ID of a task's job."""
+
+    async def deliver(
+        self, index: int, end: Completion, wanted: Wanted, room: Room = no_bound
+    ) -> Delivered:
+        """Fetch the outcome of a finished task."""
+
+    def discard(self, index: int, deletable: list[str]) -> None:
+        """Delete the objects of a task whose result was collected."""
 
 
 class Calls(Protocol):
     """The calls of a group's tasks."""
+
+    def keep(self, index: int) -> Keep | None:
+        """Return what keeps the result of a task for later calls, if anything does."""
 
     def record_end(self, index: int) -> Sequence[int]:
         """Record that a task has finished; return the numbers of its calls."""
@@ -51,7 +75,7 @@ class _Ready:
         attempts: Descriptions of earlier attempts.
     """
 
-    group: TaskGroup
+    group: Tasks
     index: int
     task: tuple[int, Calls]
     numbers: Sequence[int]
@@ -123,6 +147,11 @@ class Window:
         self.groups.append(group)
         group.track(make_ready, self._is_full)
 
+    def add_cached(self, cached: Tasks, calls: Calls, index: int) -> None:
+        """Fetch a cached result."""
+        numbers = calls.record_end(index)
+        self._ready.put_nowait(_Ready(cached, index, (index, calls), numbers, _CACHED))
+
     def start(self) -> None:
         """Start fetching; `close` stops it."""
         self._fetchers = [asyncio.ensure_future(self._fetch()) for _ in range(_FETCHERS)]
@@ -169,7 +198,8 @@ class Window:
             group, index, numbers = ready.group, ready.index, ready.numbers
             size = ready.end.size if isinstance(ready.end, Arrived) else 0
             reservation = await self._budget.enter(size)
-            wanted = Wanted(len(numbers), self._output)
+            task, calls = ready.task
+            wanted = Wanted(len(numbers), self._output, keep=calls.keep(task))
             try:
                 delivered = await group.deliver(index, ready.end, wanted, reservation.grow)
             except Exception as error:
@@ -200,13 +230,15 @@ class Window:
             return
         deletable = [] if group.settings.keep_artifacts else delivered.all_deletable
         discard = partial(group.discard, index, deletable)
-        job_id = group.submission.id_of(index)
-        self._fetched.put_nowait(Fetched(numbers, job_id, deque(results), reservation, discard))
+        self._fetched.put_nowait(
+            Fetched(numbers, group.id_of(index), deque(results), reservation, discard)
+        )
 
     async def _move(self, ready: _Ready, delivered: Delivered, reservation: Reservation) -> None:
         """Run a failed task again, or hand over its failure."""
         reservation.leave()  # other tasks are fetched meanwhile
         try:
+            assert isinstance(ready.group, TaskGroup)  # noqa: S101 - for the type checker
             chance = await self._chances.take(ready.group, ready.index, delivered)
         except FarcallError as error:
             _log.warning("%s", error)

@@ -25,6 +25,7 @@ import cloudpickle
 
 from farcall.model.errors import FarcallError, TaskNotPicklableError
 from farcall.model.interrupts import is_ctrl_c
+from farcall.payload.code_digests import CodeDigests
 from farcall.payload.project import Pickling
 from farcall.payload.shared import Digests, Piece, Value, take
 from farcall.payload.spill import NoRoomError, Spill
@@ -188,6 +189,7 @@ class Packed:
         origin: The interpreter that pickled the functions in it.
         text: Summary of the arguments for lists; may be empty.
         shared: The distinct large values that it refers to.
+        code: With the option ``cache``, the digest of the code that it uses.
     """
 
     pieces: Iterable[Buffer]
@@ -195,6 +197,7 @@ class Packed:
     origin: Origin = HERE
     text: str = ""
     shared: tuple[Piece, ...] = ()
+    code: bytes = b""
 
     @functools.cached_property
     def sha256(self) -> bytes:
@@ -230,6 +233,7 @@ def pack_function(
     digests: Digests | None = None,
     *,
     using: Pickling | None = None,
+    codes: CodeDigests | None = None,
 ) -> Packed:
     """Pickle a function with the objects that it refers to.
 
@@ -238,6 +242,7 @@ def pack_function(
         fixed: Keyword arguments that all calls share; they are pickled with the function.
         digests: Cache of the digests of large values.
         using: How the project is pickled; None for all of it by value.
+        codes: Digests of code, for the option ``cache``.
 
     Raises:
         TaskNotPicklableError: A keyword argument, or an object that the function refers to, cannot
@@ -247,7 +252,8 @@ def pack_function(
     using = using or Pickling(None)
     with _explaining(function, fixed or {}, using):
         parts = _dump(called, using, lambda: pickles.dump(using.prepared(called)))
-    return _share(_frame(parts), parts, digests or Digests())
+    packed = _share(_frame(parts), parts, digests or Digests())
+    return packed if codes is None else replace(packed, code=codes.of_call(function, fixed or {}))
 
 
 def dump_function(function: Callable[..., Any], using: Pickling) -> bytes:
@@ -317,6 +323,7 @@ def pack_calls(
     digests: Digests | None = None,
     *,
     using: Pickling | None = None,
+    codes: CodeDigests | None = None,
 ) -> Iterator[Packed]:
     """Pickle the arguments of tasks: one call each, or several for chunks.
 
@@ -329,6 +336,7 @@ def pack_calls(
         to_text: Summarizes the calls; None for no summaries.
         digests: Cache of the digests of large values.
         using: How the project is pickled; None for all of it by value.
+        codes: Digests of code, for the option ``cache``.
 
     Raises:
         NoRoomError: The folder has no space.
@@ -337,7 +345,7 @@ def pack_calls(
     groups = iter(groups)
     digests = digests or Digests()
     using = using or Pickling(None)
-    while some := _pack_some(groups, cache_dir, to_text, using):
+    while some := _pack_some(groups, cache_dir, to_text, using, codes):
         packed, large = some
         if not large:
             yield from packed
@@ -356,6 +364,7 @@ def _pack_some(
     cache_dir: str | None,
     to_text: ToText | None,
     using: Pickling,
+    codes: CodeDigests | None,
 ) -> tuple[list[Packed], dict[int, list[pickles.Pieces]]] | None:
     """Pickle a few tasks; return them, and the pickles that contain large values."""
     packed: list[Packed] = []
@@ -365,8 +374,11 @@ def _pack_some(
         calls = next(groups, None)
         if calls is None:
             break
-        parts = _pickle_call(calls, cache_dir, using)
+        with using.recording() if codes is not None else contextlib.nullcontext() as definitions:
+            parts = _pickle_call(calls, cache_dir, using)
         each = _frame(parts, to_text(calls) if to_text is not None else "")
+        if codes is not None:
+            each = replace(each, code=codes.of_each(definitions or ()))
         if each.size >= SHARED_LEAST_BYTES or len(parts) > 1:
             large[len(packed)] = parts
         packed.append(each)

@@ -23,7 +23,15 @@ from farcall.config.settings import Settings
 from farcall.payload import assignments, module_source, script
 from farcall.payload.assignments import Assignments
 from farcall.payload.script import Script
-from farcall.payload.sources import Archive, Sources, find, home_of, main_file, project_modules
+from farcall.payload.sources import (
+    Archive,
+    Sources,
+    find,
+    home_of,
+    main_file,
+    modules_in,
+    project_modules,
+)
 from farcall.payload.variables import attributes_of, is_class_of, is_dunder, is_task, variables_of
 from farcall_runtime import failures, packed_function, pickles
 from farcall_runtime import sources as runtime
@@ -80,6 +88,28 @@ class Pickling:
         finally:
             pickles.rules.reset(token)
 
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[Any]]:
+        """Pickle by these rules inside the block; record the project's definitions in pickles."""
+        before, self._rules.recorded = self._rules.recorded, []
+        try:
+            with self.in_force():
+                yield self._rules.recorded
+        finally:
+            self._rules.recorded = before
+
+    @functools.cached_property
+    def module_files(self) -> Mapping[str, str]:
+        """Local files of the modules that jobs import, loaded or not, by dotted names."""
+        if self._sources is None:
+            return {}
+        sent = {name: str(each.__file__) for name, each in self._sent.items()}
+        return {**modules_in(self._sources), **sent}
+
+    def is_by_value(self, module: str) -> bool:
+        """Return whether functions of a module are pickled with the variables that they read."""
+        return module == MAIN or self._rules.is_by_value(module)
+
     @property
     def archive(self) -> Archive | None:
         """The project's packed files, if jobs need them."""
@@ -97,7 +127,7 @@ class Pickling:
         archive = self.archive
         if archive is None:
             return called
-        values = {name: self._set_in(each) for name, each in self._sent.items()}
+        values = {name: self.set_in(each) for name, each in self._sent.items()}
         script = None
         if self._script is not None:
             values[MAIN], read = self._variables(self._script, called)
@@ -123,7 +153,7 @@ class Pickling:
             modules.append(module_source.read_statements(MAIN, package, statements, is_program))
         return assignments.of(tuple(each for each in modules if each is not None))
 
-    def _set_in(self, module: ModuleType) -> dict[str, Any]:
+    def set_in(self, module: ModuleType) -> dict[str, Any]:
         """Return the variables of a module that are set in the job."""
         return self._kept(module.__name__, variables_of(module, self._assignments))
 
@@ -138,7 +168,7 @@ class Pickling:
         read = {name for name in _names_read(called, variables) if not is_dunder(name)}
         values = {
             name: value
-            for name, value in self._set_in(main).items()
+            for name, value in self.set_in(main).items()
             if is_task(value) or (script.is_guarded and name.partition(".")[0] in read)
         }
         for name in read:
@@ -161,7 +191,7 @@ class Pickling:
         changed = False
         with self.in_force():
             for module, each in self._sent.items():
-                for name, error in _unpicklable(self._set_in(each)):
+                for name, error in _unpicklable(self.set_in(each)):
                     self._leave_out(module, name, error)
             script = self._script
             values = {} if script is None else self._variables(script, called)[0]
@@ -364,7 +394,11 @@ def _constants_of(file: str) -> frozenset[str]:
 
 
 class _CallerRules(Rules):
-    """Caller's rules: jobs have the modules that are sent, and maybe the script."""
+    """Caller's rules: jobs have the modules that are sent, and maybe the script.
+
+    Attributes:
+        recorded: The project's functions and classes in pickles, while they are recorded.
+    """
 
     def __init__(
         self,
@@ -378,6 +412,7 @@ class _CallerRules(Rules):
         self._by_value = frozenset(by_value)
         self._script = script
         self._sentinels: dict[int, tuple[str, str]] | None = None
+        self.recorded: list[Any] | None = None
 
     def is_by_name(self, module: str) -> bool:
         return module in self._sent or (module == MAIN and self._script is not None)
@@ -412,12 +447,21 @@ class _CallerRules(Rules):
         return NotImplemented
 
     def reduce(self, pickler: Any, value: Any) -> Any:
+        if self.recorded is not None and self._is_of_project(value):
+            self.recorded.append(value)
         recipe = super().reduce(pickler, value)
         if type(value) is FunctionType and recipe is not NotImplemented:
             electron = vars(value).get("electron_object")
             if electron is not None:  # in a job, it is the function that it was made of
                 return pickles.itself, (electron.function,)
         return recipe
+
+    def _is_of_project(self, value: Any) -> bool:
+        """Return whether a value is a function or class of the project or the script."""
+        if not isinstance(value, FunctionType | type):
+            return False
+        home = value.__module__
+        return home == MAIN or home in self._sent or home in self._by_value
 
     def _by_name(self, module: ModuleType, value: Any) -> Any:
         name = getattr(value, "__name__", "")

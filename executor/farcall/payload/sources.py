@@ -241,6 +241,18 @@ def _has_source(module: object) -> bool:
     return isinstance(file, str) and file.endswith(CODE)
 
 
+def modules_in(sources: Sources) -> dict[str, str]:
+    """Return the local files of the modules that a job can import from the project, by name."""
+    modules: dict[str, str] = {}
+    for folder in sources.path:
+        for file in sources.files:
+            name = file.place.removeprefix(f"{folder}/")
+            if name != file.place and name.endswith(".py"):
+                dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                modules.setdefault(dotted, file.path)
+    return modules
+
+
 def project_modules() -> list[ModuleType]:
     """Return the project's loaded modules except the script, in import order."""
     global _modules_seen

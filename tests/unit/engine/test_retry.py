@@ -16,11 +16,12 @@ from farcall import (
     UnknownError,
 )
 from farcall.engine import failed_tasks, retry, retry_notes
+from farcall.engine.calls import submit as submit_call
+from farcall.engine.delivered import Wanted
 from farcall.engine.packer import FunctionCall
 from farcall.engine.retry import submit
 from farcall.engine.retry_notes import Note, Retry, retries_of
 from farcall.engine.retry_plan import plan_for
-from farcall.engine.run import TaskRun
 from farcall.model.jobs import JobStatus
 from farcall.model.workflows import Workflow
 from tests.support.patience import until_async
@@ -328,7 +329,7 @@ async def test_options_of_definition_are_rejected(executor, session, swept):
 async def test_job_without_calls_is_rejected(executor, session):
     call = FunctionCall(pow, [((2, "x"), {})], executor.settings)
     workflow = Workflow("lattice", "dispatch")
-    electron = await TaskRun.submit(call, executor.settings, workflow=workflow)
+    electron = await submit_call(call, executor.settings, Wanted(), workflow=workflow)
     await ended(session, electron.id)
     with pytest.raises(FarcallError, match=r"ct\.redispatch\('dispatch'"):
         await plan_for(session, executor.settings, electron.id)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from farcall import BatchExecutor, HostLostError, OutOfMemoryError, SettingsError
-from farcall.engine.delivered import Delivered, Usage
+from farcall.engine.calls import submit
+from farcall.engine.delivered import Delivered, Usage, Wanted
 from farcall.engine.packer import FunctionCall
-from farcall.engine.run import TaskRun
 from farcall.engine.second_chances import describe_attempt
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import NodeOf, Workflow
@@ -184,7 +184,7 @@ async def test_electron_keeps_its_workflow(ladder, cloud, session):
     settings = ladder.settings
     workflow, node = Workflow("fit", "dispatch-1"), NodeOf("dispatch-1", 3)
     call = FunctionCall(double, [((3,), {})], settings)
-    run = await TaskRun.submit(call, settings, workflow=workflow, node=node)
+    run = await submit(call, settings, Wanted(), workflow=workflow, node=node)
     assert [result.value for result in await run.results()] == [6]
     assert sizes(cloud) == [(1024, 1), (2048, 1)]
     detail = await run.detail()

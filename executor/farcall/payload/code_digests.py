@@ -1,0 +1,338 @@
+"""Digests of code: equal as long as a function and the code of the project that it uses are equal.
+
+Comments, blank lines and the places of lines do not count, because compiled code is hashed without
+its line numbers. Code of a module counts as a whole, with the modules of the project that it
+imports. Of the script or a notebook only the definitions and variables count that the function
+uses, as of modules that are pickled by value. Installed packages count by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from farcall.payload.project import Pickling
+from farcall.payload.sources import main_file
+from farcall_runtime import pickles
+from farcall_runtime.sources import MAIN
+
+
+class _Module(NamedTuple):
+    """A module of the project, which may not be loaded."""
+
+    name: str
+
+
+class _Value(NamedTuple):
+    """A value that is compared by its pickle."""
+
+    value: Any
+
+
+class CodeDigests:
+    """Digests of the code that functions and classes use, at one moment.
+
+    Args:
+        using: How the project is pickled.
+        version: Text that replaces the code's digest; empty for none.
+    """
+
+    def __init__(self, using: Pickling, version: str = "") -> None:
+        self._using = using
+        self._version = version
+        self._files = {} if version else using.module_files
+        self._known: dict[int, tuple[Any, bytes]] = {}
+
+    def of_call(self, function: Any, fixed: Mapping[str, Any]) -> bytes:
+        """Return the digest of a function and its keyword arguments that all calls share."""
+        if not self._version:
+            return self.of(functools.partial(function, **fixed))
+        home = getattr(function, "__module__", "")
+        home = Path(main_file()).name if home == MAIN else home
+        name = f"{home} {getattr(function, '__qualname__', '')} {self._version}"
+        values = [_Value(each) for item in sorted(fixed.items()) for each in item]
+        return self._of_parts([_Value(name), *values])
+
+    def of_each(self, definitions: Iterable[Any]) -> bytes:
+        """Return the digest of several functions and classes, in any order."""
+        if self._version:
+            return b""
+        digests = []
+        for each in definitions:
+            if id(each) not in self._known:
+                self._known[id(each)] = each, self.of(each)
+            digests.append(self._known[id(each)][1])
+        return hashlib.sha256(b"".join(sorted(set(digests)))).digest()
+
+    def of(self, root: Any) -> bytes:
+        """Return the digest of a function or class, and of the code that it uses."""
+        return self._of_parts([root])
+
+    def _of_parts(self, left: list[Any]) -> bytes:
+        digest = hashlib.sha256()
+        seen: dict[Any, int] = {}
+        kept = []  # an object that is deleted would leave its identity to another one
+        while left:
+            each = left.pop()
+            if not isinstance(each, _Value):
+                place = each if isinstance(each, _Module) else id(each)
+                if place in seen:
+                    digest.update(b"again %d;" % seen[place])
+                    continue
+                seen[place] = len(seen)
+                kept.append(each)
+            text, parts = self._describe(each)
+            digest.update(b"%d:%b;%d;" % (len(text), text, len(parts)))
+            left.extend(reversed(parts))
+        return digest.digest()
+
+    def _describe(self, value: Any) -> tuple[bytes, list[Any]]:
+        """Return a text that stands for a value, and the parts that it uses."""
+        if isinstance(value, _Value):
+            return self._pickled(value.value)
+        if isinstance(value, _Module):
+            return self._module(value.name)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        inside = _inside(value)
+        if inside is not None:
+            return type(value).__qualname__.encode(), [_part(each) for each in inside]
+        return self._pickled(value)
+
+    # --- functions and classes ----------------------------------------------------------------
+
+    def _function(self, function: FunctionType) -> tuple[bytes, list[Any]]:
+        home = str(function.__globals__.get("__name__", MAIN))
+        name = f"{home}.{function.__qualname__}".encode()
+        parts = [_part(cell) for cell in map(_contents, function.__closure__ or ())]
+        is_by_value = self._using.is_by_value(home)
+        if not is_by_value and home not in self._files:
+            return name, parts  # of an installed package, such as a decorator's
+        parts += map(_part, function.__defaults__ or ())
+        parts += [_part(each) for _, each in sorted((function.__kwdefaults__ or {}).items())]
+        parts += self._used(function) if is_by_value else [_Module(home)]
+        return b"%b %b" % (name, _code_digest(function.__code__)), parts
+
+    def _used(self, function: FunctionType) -> Iterator[Any]:
+        """Yield the variables that a function of the script reads, and the modules it imports."""
+        variables = function.__globals__
+        names, imported, attributes = _names_in(function.__code__)
+        for name in names:
+            if name in variables:
+                value = variables[name]
+                yield _part(value)
+                if isinstance(value, ModuleType):
+                    imported = [*imported, value.__name__]
+        for name in imported:
+            yield from self._with_submodules(name, attributes)
+
+    def _with_submodules(self, name: str, attributes: Iterable[str]) -> Iterator[_Module]:
+        """Yield a module of the project, and those of its modules that are attributes in code."""
+        if name not in self._files:
+            return
+        yield _Module(name)
+        for each in attributes:
+            yield from self._with_submodules(f"{name}.{each}", attributes)
+
+    def _class(self, kind: type) -> tuple[bytes, list[Any]]:
+        home = str(kind.__module__)
+        name = f"{home}.{kind.__qualname__}".encode()
+        if not self._using.is_by_value(home):
+            return name, [_Module(home)] if home in self._files else []
+        attributes = sorted(vars(kind).items())
+        used = [(n, v) for n, v in attributes if n not in _CLASS_ATTRIBUTES]
+        text = b" ".join([kind.__qualname__.encode(), *(n.encode() for n, _ in used)])
+        return text, [*kind.__bases__, *(_part(v) for _, v in used)]
+
+    # --- modules ------------------------------------------------------------------------------
+
+    def _module(self, name: str) -> tuple[bytes, list[Any]]:
+        file = self._files.get(name)
+        if file is None:
+            return name.encode(), []
+        text, imported = _read(name, file, _stamp(file))
+        module = sys.modules.get(name)
+        values = self._using.set_in(module) if module is not None else {}
+        parts: list[Any] = [_Module(each) for each in sorted(imported) if each in self._files]
+        parts += [_Value(each) for item in sorted(values.items(), key=_first) for each in item]
+        return b"%b %b" % (name.encode(), text), parts
+
+    # --- values -------------------------------------------------------------------------------
+
+    def _pickled(self, value: Any) -> tuple[bytes, list[Any]]:
+        """Hash a value's pickle; its parts are the definitions in it."""
+        digest = hashlib.sha256()
+        try:
+            with self._using.recording() as definitions:
+                for pieces in pickles.dump(value):
+                    for piece in pieces:
+                        digest.update(piece)
+        except Exception:  # pickling runs the user's code; jobs get another value
+            kind = type(value)
+            return f"{kind.__module__}.{kind.__qualname__}".encode(), [kind]
+        return digest.digest(), [each for each in definitions if each is not value]
+
+
+_CLASS_ATTRIBUTES = frozenset(
+    ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__static_attributes__")
+)
+
+
+def _first(item: tuple[str, Any]) -> str:
+    return item[0]
+
+
+def _part(value: Any) -> Any:
+    """Return a value's representation among the parts."""
+    if isinstance(value, ModuleType):
+        return _Module(value.__name__)
+    is_code = isinstance(value, FunctionType | type) or _inside(value) is not None
+    return value if is_code else _Value(value)
+
+
+def _inside(value: Any) -> list[Any] | None:
+    """Return what a wrapper of functions contains; None for other values."""
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *(v for _, v in sorted(value.keywords.items()))]
+    if isinstance(value, property):
+        return [value.fget, value.fset, value.fdel]
+    if isinstance(value, staticmethod | classmethod):
+        return [value.__func__]
+    if isinstance(value, FunctionType | type):
+        return None
+    try:
+        wrapped = getattr(value, "__wrapped__", None)
+    except Exception:  # the object's own code
+        return None
+    return [wrapped] if callable(wrapped) else None
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the cell is empty
+        return None
+
+
+# --- compiled code ------------------------------------------------------------------------------
+
+
+def _code_digest(code: CodeType) -> bytes:
+    """Return the digest of code without its file, its lines and its columns."""
+    digest = hashlib.sha256()
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    table = getattr(code, "co_exceptiontable", b"")
+    for each in (code.co_name, counts, names, code.co_code, table):
+        digest.update(repr(each).encode("utf-8", "surrogatepass"))
+    for constant in code.co_consts:
+        digest.update(_constant(constant))
+    return digest.digest()
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, CodeType):
+        return _code_digest(value)
+    if isinstance(value, tuple):
+        return b"(%b)" % b",".join(map(_constant, value))
+    if isinstance(value, frozenset):
+        return b"{%b}" % b",".join(sorted(map(_constant, value)))
+    return f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass")
+
+
+def _names_in(code: CodeType) -> tuple[list[str], list[str], list[str]]:
+    """Return the global names that code reads, the modules it imports, and its attributes."""
+    names: dict[str, None] = {}
+    imported: dict[str, None] = {}
+    attributes: dict[str, None] = {}
+    latest = ""
+    for each in (step for part in _parts(code) for step in dis.get_instructions(part)):
+        name = str(each.argval)
+        match each.opname:
+            case "LOAD_GLOBAL" | "LOAD_NAME":
+                names[name] = None
+            case "LOAD_ATTR" | "LOAD_METHOD":
+                attributes[name] = None
+            case "IMPORT_NAME":
+                latest = name
+                imported.update(dict.fromkeys(_prefixes(name)))
+            case "IMPORT_FROM":
+                imported[f"{latest}.{name}"] = None
+    return [*names], [*imported], [*attributes]
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and the code of functions and classes in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """Yield a module's packages and the module."""
+    parts = name.split(".")
+    for number in range(1, len(parts) + 1):
+        yield ".".join(parts[:number])
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    try:
+        stat = Path(file).stat()
+    except OSError:  # in a zip archive
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+@functools.lru_cache(4096)
+def _read(name: str, file: str, stamp: tuple[int, int] | None) -> tuple[bytes, frozenset[str]]:
+    """Return the digest of a module's code, and the dotted names that it imports."""
+    content = _content(name, file, stamp)
+    try:
+        tree = ast.parse(content)
+        code = compile(tree, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):  # no Python, such as a shared library
+        return hashlib.sha256(content).digest(), frozenset()
+    is_package = Path(file).stem == "__init__"
+    package = name if is_package else name.rpartition(".")[0]
+    return _code_digest(code), frozenset(_imports(tree, name, package))
+
+
+def _content(name: str, file: str, stamp: tuple[int, int] | None) -> bytes:
+    if stamp is not None:
+        return Path(file).read_bytes()
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    try:
+        return str(loader.get_source(name)).encode()  # type: ignore[union-attr]
+    except Exception:  # a loader may raise anything
+        return name.encode()
+
+
+def _imports(tree: ast.Module, name: str, package: str) -> Iterator[str]:
+    yield from _prefixes(name.rpartition(".")[0])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                yield from _prefixes(each.name)
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                home = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            except ImportError:  # outside its package
+                continue
+            yield from _prefixes(home)
+            yield from (f"{home}.{each.name}" for each in node.names)
