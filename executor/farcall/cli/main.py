@@ -57,6 +57,7 @@ PANELS = {
         ),
         "retry": Lazy("retry:retry_job", "Run the failed tasks of a job again, as a new job."),
         "replay": Lazy("replay:replay_job", "Run a failed call again on this machine."),
+        "cache": Lazy("cache:cache", "List or delete cached results of calls."),
         "covalent": Lazy("covalent:covalent", "For workflows on a Covalent server."),
     },
     "Set up": {

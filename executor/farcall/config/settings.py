@@ -410,7 +410,6 @@ class Settings(BaseModel):
     time_limit: Annotated[int, Seconds] = Field(300, ge=60)
     poll_freq: Annotated[float, Seconds] = Field(10, ge=0, allow_inf_nan=False)
     cache_dir: _Path = DEFAULT_CACHE_DIR
-    cache: Annotated[bool | str, Cache] = False
     cache_key: str = Field("", pattern=r"^(.{16,1024}|)$", repr=False)
     stock_image_uri: str = Field("", max_length=255)
     architecture: Literal["x86_64", "arm64"] = "x86_64"
@@ -466,6 +465,7 @@ class Settings(BaseModel):
     pod_overlay: Annotated[dict[str, Any], _ON_KUBERNETES] = Field(
         {}, repr=False
     )  # may hold secrets
+    cache: Annotated[bool | str, Cache] = False
     image: str = Field("", pattern=r"^\S*$", max_length=255)
     mounts: Annotated[list[Annotated[Mount, CompleteMount]], _ON_KUBERNETES] = []
     secrets: dict[str, str] = {}

@@ -155,7 +155,7 @@ class CachedResults:
             if self._listed_at is not None and now - self._listed_at < _FRESH_S:
                 return
             listed = dict(await self._store.list_keys(self._folder))
-            self._values = {key: size for key, size in listed.items() if "/values/" in key}
+            self._values = {key: size for key, size in listed.items() if "/large/" in key}
             names = [key.removeprefix(self._folder) for key in listed]
             packs = sorted(name for name in names if PACK.fullmatch(name))[-_MOST_PACKS:]
             unread = [name for name in packs if name not in self._packs]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
-from farcall.config.ladders import Ladders
 from farcall.config.settings import Settings
 from farcall.engine.cache import CachedResults, Keep
 from farcall.engine.delivered import Delivered, Wanted
@@ -147,7 +146,7 @@ class CachedRun(TaskRun):
 
 
 class CachedTasks:
-    """Tasks of a map whose results are cached, in the place of a `TaskGroup`.
+    """Tasks of a map whose results are cached, instead of a `TaskGroup`.
 
     Args:
         cached: The function's cached results.
@@ -165,8 +164,7 @@ class CachedTasks:
         self.cached = cached
         self._name = name
         self._function = function
-        self.settings = settings.with_ladders(Ladders())  # a run has its own second chances
-        self._options = settings
+        self.settings = settings
         self._entries: list[tuple[Entry, Packed]] = []
         self._runs: dict[int, TaskRun] = {}
 
@@ -199,9 +197,9 @@ class CachedTasks:
         if delivered is not None:
             return delivered
         keep = Keep(self.cached, self.cached.find(arguments)[0])
-        session = await session_for(self._options)
+        session = await session_for(self.settings)
         call = PackedCall(self._name, self._function, arguments)
-        run = await TaskRun.submit(session, call, self._options, replace(wanted, keep=keep))
+        run = await TaskRun.submit(session, call, self.settings, replace(wanted, keep=keep))
         self._runs[index] = run
         try:
             return await run.delivered()

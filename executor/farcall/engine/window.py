@@ -212,8 +212,8 @@ class Window:
                 if passes and self._postpone(ready):
                     continue
                 delivered = Delivered([Result(error=error)] * len(numbers))
-            if is_due(group.settings.ladders, delivered):
-                moving = asyncio.ensure_future(self._move(ready, delivered, reservation))
+            if isinstance(group, TaskGroup) and is_due(group.settings.ladders, delivered):
+                moving = asyncio.ensure_future(self._move(group, ready, delivered, reservation))
                 self._moving.add(moving)
                 moving.add_done_callback(self._moving.discard)
             else:
@@ -234,12 +234,13 @@ class Window:
             Fetched(numbers, group.id_of(index), deque(results), reservation, discard)
         )
 
-    async def _move(self, ready: _Ready, delivered: Delivered, reservation: Reservation) -> None:
+    async def _move(
+        self, failed: TaskGroup, ready: _Ready, delivered: Delivered, reservation: Reservation
+    ) -> None:
         """Run a failed task again, or hand over its failure."""
         reservation.leave()  # other tasks are fetched meanwhile
         try:
-            assert isinstance(ready.group, TaskGroup)  # noqa: S101 - for the type checker
-            chance = await self._chances.take(ready.group, ready.index, delivered)
+            chance = await self._chances.take(failed, ready.index, delivered)
         except FarcallError as error:
             _log.warning("%s", error)
             chance = None

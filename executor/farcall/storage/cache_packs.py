@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
     def key(self, folder: str, part: int = 0) -> str:
         """Return the key of a part."""
-        return f"{folder}values/{self.name}/{part:08d}"
+        return f"{folder}large/{self.name}/{part:08d}"
 
     def sizes(self) -> list[int]:
         """Return the sizes of the parts in bytes."""

@@ -126,7 +126,7 @@ async def test_large_results_are_copied(new, cloud, size):
     async with new() as executor:
         await executor.task(ones)(size)
         _, keys = await keys_of(executor)
-        assert any("/values/" in key for key in keys)
+        assert any("/large/" in key for key in keys)
     async with new() as executor:
         assert (await executor.task(ones)(size)).sum() == size
     assert len(cloud.jobs) == 1
@@ -136,7 +136,7 @@ async def test_large_results_are_copied(new, cloud, size):
 async def test_changed_value_is_computed_again(new, cloud, is_map):
     async with new() as executor:
         await executor.task(ones).map([20_000])
-        store, keys = await keys_of(executor, "/values/")
+        store, keys = await keys_of(executor, "/large/")
         size = len(await store.get(keys[0]))
         await store.put(keys[0], [bytes(size)])
     async with new() as executor:
@@ -149,7 +149,7 @@ async def test_changed_value_is_computed_again(new, cloud, is_map):
 async def test_deleted_value_is_computed_again(new, cloud):
     async with new() as executor:
         await executor.task(ones)(20_000)
-        store, keys = await keys_of(executor, "/values/")
+        store, keys = await keys_of(executor, "/large/")
         await store.delete(keys)
     async with new() as executor:
         assert (await executor.task(ones)(20_000)).sum() == 20_000

@@ -40,4 +40,4 @@ def test_pack_of_others_is_refused(key, folder, change):
 def test_value_is_stored_in_parts():
     place = Place("f00d", 2 * VALUE_PART_BYTES + 1, "0" * 64)
     assert place.sizes() == [VALUE_PART_BYTES, VALUE_PART_BYTES, 1]
-    assert place.key(FOLDER, 2) == f"{FOLDER}values/f00d/00000002"
+    assert place.key(FOLDER, 2) == f"{FOLDER}large/f00d/00000002"
