@@ -58,6 +58,30 @@ def test_electron_runs_on_batch(run, node, batch):
     assert ("add", "COMPLETED", "", "1 and 2\n", "careful\n") == node(result, 0)[:5]
 
 
+# --- cached results ------------------------------------------------------------------------------
+
+
+def test_equal_electrons_are_not_run_again(run, node, batch):
+    options = {"cache": True, "prefix": "farcall/cached"}
+
+    @ct.electron(executor=batch(**options))
+    def job_of(value):
+        print("in a job")
+        return value, os.environ["AWS_BATCH_JOB_ID"]
+
+    @ct.lattice
+    def flow(first, others):
+        return [job_of(value) for value in (first, *others)], job_of(job_of(first))
+
+    once = run(flow, 1, [2]).result
+    result = run(flow, 3, [1, 2])
+    (third, first, second), nested = result.result
+    assert [first, second] == once[0]
+    assert third[1] not in {first[1], second[1]}
+    assert nested[0] == third
+    assert ("job_of", "COMPLETED", "", "", "") == node(result, 2)[:5]
+
+
 # --- nodes that Covalent adds --------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import hashlib
 import io
 import json
 import mmap
@@ -25,6 +26,9 @@ from farcall_runtime.archive import HEADER, Archive
 from farcall_runtime.electron import Code, Hook, Node
 from farcall_runtime.envelope import Buffer, IntegrityError
 from farcall_runtime.packed_function import PROJECTS
+
+CODE = "code"
+"""Among a function's facts, the digest of its code, with the option ``cache``."""
 
 _VERSION = re.compile(r"\d+\.\d+\.")
 _MAPPED_BYTES = 64 * 1024  # smaller files are read
@@ -165,7 +169,30 @@ class TaskGroup:
         function = functools.partial(electron.run_group, codes)
         if projects:
             function = functools.partial(function, projects=projects)
-        return pickling.pack_plain(function, origin), pickling.pack_plain([call], origin)
+        packed = pickling.pack_plain(function, origin)
+        arguments = pickling.pack_plain([call], origin)
+        return replace(packed, code=self._code), replace(arguments, identity=self._identity)
+
+    @property
+    def _code(self) -> bytes:
+        """Digest of the functions' code; empty if Covalent's client did not note it."""
+        if not all(CODE in each.facts for each in self.electrons):
+            return b""
+        parts = [(each.facts[CODE], each.before, each.after) for each in self.electrons]
+        return hashlib.sha256(repr(parts).encode()).digest()
+
+    @property
+    def _identity(self) -> bytes:
+        """Digest of the arguments, in which the nodes' numbers do not count."""
+        places = {each.node.number: str(place) for place, each in enumerate(self.electrons)}
+        for number, value in self.inputs.items():
+            places[number] = hashlib.sha256(value.data).hexdigest()
+        named = []
+        for each in self.electrons:
+            args = [places[number] for number in each.node.args]
+            kwargs = {name: places[number] for name, number in each.node.kwargs.items()}
+            named.append([args, kwargs])
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).digest()
 
     @property
     def is_collected(self) -> bool:

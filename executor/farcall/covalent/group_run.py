@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from farcall.config.settings import Settings
 from farcall.covalent import node_results
@@ -84,6 +85,9 @@ class GroupRun:
         node_ends = node_results.ends(
             delivered.results[0], numbers, delivered.stdout, delivered.stderr
         )
+        if self.handle is not None and self.handle.is_cached:  # for the numbers at that time
+            pairs = zip(node_ends, numbers, strict=True)
+            node_ends = [replace(end, node=number) for end, number in pairs]
         self._numbers = {end.node for end in node_ends}
         is_needed = self.settings.keep_artifacts or any(end.value is None for end in node_ends)
         self._deletable = [] if is_needed else delivered.all_deletable

@@ -215,7 +215,7 @@ class TaskGroups:
             if run.take_back():
                 return True
             handle = run.accepted
-            if handle is None:
+            if handle is None or handle.is_cached:
                 return False
             job_id = handle.id
         try:

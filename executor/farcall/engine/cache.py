@@ -38,7 +38,7 @@ from farcall.payload.spill import in_memory
 from farcall.storage.cache_packs import Entry, Place, open_pack, seal
 from farcall.storage.store import Arrived, Store, Stores
 from farcall_runtime import envelope
-from farcall_runtime.contract import OutcomeStatus, run_root
+from farcall_runtime.contract import STREAMS, OutcomeStatus, run_root
 from farcall_runtime.envelope import Buffer
 
 _log = logging.getLogger("farcall")
@@ -66,7 +66,7 @@ _FRESH_S = 10.0
 _FLUSH_S = 5.0
 """Seconds after a result in which it is stored, together with others."""
 
-_RECORD = ("first", "count", "status", "wall_s", "cpu_s")
+_RECORD = ("first", "count", "status", "node", "wall_s", "cpu_s")
 _LARGEST_SEARCHED_BYTES = 1024 * 1024
 
 
@@ -200,7 +200,8 @@ class CachedResults:
 
     def find(self, arguments: Packed) -> tuple[bytes, Entry | None]:
         """Return the digest of a task's calls, and their cached result, if there is one."""
-        digest = hashlib.sha256(arguments.code + arguments.sha256).digest()
+        content = arguments.identity or arguments.sha256
+        digest = hashlib.sha256(arguments.code + content).digest()
         entry = self._entries.get(digest)
         if entry is None:
             _warn_of_sets(arguments)
@@ -225,7 +226,8 @@ class CachedResults:
         value = entry.value
         if entry.place is not None:
             value = await self._fetch_large(entry.place, wanted)
-        meta = {"status": OutcomeStatus.DONE, "results": entry.records}
+        streams: dict[str, Any] = {stream: {} for stream in STREAMS}
+        meta = {"status": OutcomeStatus.DONE, "results": entry.records, **streams}
         read = partial(wanted.read, meta, value, About("", name))
         return Delivered(read() if entry.place is None else await self._threads.run(read))
 
@@ -330,7 +332,7 @@ class Keep:
         if outcome is None or any(result.error is not None for result in delivered.results):
             return
         meta, value = outcome
-        records = [{name: each.get(name) for name in _RECORD} for each in meta["results"]]
+        records = [_record(each) for each in meta["results"]]
         if "value" not in meta and len(value) <= _SMALL_BYTES:
             self._cached.add(self._digest, Entry(records, bytes(value)))
             return
@@ -363,6 +365,14 @@ class Keep:
             keys = [where.outcome_key(index)]
         await self._cached.copy(keys, place)
         return place
+
+
+def _record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a call's description; nodes are a Covalent task group's."""
+    kept = {name: record[name] for name in _RECORD if name in record}
+    if "nodes" in record:
+        kept["nodes"] = [{**_record(each), "began": [0, 0]} for each in record["nodes"]]
+    return kept
 
 
 def _size(entries: Iterable[Entry]) -> int:

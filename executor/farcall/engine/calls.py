@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
@@ -139,6 +139,9 @@ class CachedRun(TaskRun):
 
     async def discard(self, delivered: Delivered, settings: Settings | None = None) -> None:
         """Keep the result, which later calls may use."""
+
+    async def discard_keys(self, deletable: list[str], output: Sequence[str] = ()) -> None:
+        """Do nothing, because there is no job."""
 
     async def retry(self, options: Mapping[str, Any]) -> TaskRun:
         """Raise an error, because the call has succeeded."""

@@ -72,6 +72,19 @@ class CodeDigests:
             digests.append(self._known[id(each)][1])
         return hashlib.sha256(b"".join(sorted(set(digests)))).digest()
 
+    def of_project(self) -> bytes:
+        """Return the digest of all loaded modules of the project, and of the script's classes."""
+        if self._version:
+            return b""
+        modules = self._using.loaded
+        parts: list[Any] = [_Module(name) for name in sorted(modules) if name in self._files]
+        for name in (MAIN, *sorted(modules.keys() - self._files.keys())):
+            module = modules.get(name, sys.modules.get(MAIN))
+            own = (each for each in vars(module).values() if isinstance(each, type))
+            classes = {each.__qualname__: each for each in own if each.__module__ == name}
+            parts += [kind for _, kind in sorted(classes.items())]
+        return self._of_parts(parts)
+
     def of(self, root: Any) -> bytes:
         """Return the digest of a function or class, and of the code that it uses."""
         return self._of_parts([root])

@@ -190,6 +190,7 @@ class Packed:
         text: Summary of the arguments for lists; may be empty.
         shared: The distinct large values that it refers to.
         code: With the option ``cache``, the digest of the code that it uses.
+        identity: For it, the digest of the content, if not of the bytes.
     """
 
     pieces: Iterable[Buffer]
@@ -198,6 +199,7 @@ class Packed:
     text: str = ""
     shared: tuple[Piece, ...] = ()
     code: bytes = b""
+    identity: bytes = b""
 
     @functools.cached_property
     def sha256(self) -> bytes:

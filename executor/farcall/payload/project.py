@@ -51,20 +51,23 @@ class Pickling:
 
     Args:
         sources: The project's files; None to pickle everything by value.
+
+    Attributes:
+        loaded: The project's loaded modules by name, without the script.
     """
 
     def __init__(self, sources: Sources | None) -> None:
         self._sources = sources
         self._left_out: set[tuple[str, str]] = set()
-        modules = {each.__name__: each for each in project_modules()}
+        self.loaded = {each.__name__: each for each in project_modules()}
         self._sent = {
             name: each
-            for name, each in modules.items()
+            for name, each in self.loaded.items()
             if sources is not None and sources.place_of(str(each.__file__)) is not None
         }
         self._script = None if sources is None else script.find(sources)
         self._rules = _CallerRules(
-            sources, self._sent, modules.keys() - self._sent.keys(), self._script
+            sources, self._sent, self.loaded.keys() - self._sent.keys(), self._script
         )
 
     @classmethod

@@ -10,7 +10,7 @@ import pytest
 
 from farcall.aws.buckets import place
 from farcall.covalent import task_groups
-from farcall.engine import run
+from farcall.engine import calls, run
 from farcall.engine.session import Session
 from farcall.model.timing import Timing
 from tests.unit.covalent.account import SETTINGS, Account, Bucket
@@ -44,7 +44,7 @@ async def opened(account, monkeypatch):
     async def find(settings):
         return made
 
-    for module in (task_groups, run):
+    for module in (task_groups, run, calls):
         monkeypatch.setattr(module, "session_for", find)
     # Work in a thread would take no virtual time, or an infinite one.
     monkeypatch.setattr(made.threads, "run", lambda function, *args: _at_once(function, *args))

@@ -10,7 +10,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from farcall.engine.run import TaskRun
+from farcall.engine.calls import submit
+from farcall.engine.delivered import Wanted
 from farcall.model.jobs import JobStatus
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.operations import describe, json_view
@@ -123,9 +124,10 @@ def group(executor, found):
                 function = pickling.pack_function(run_group)
                 return function, next(pickling.pack_calls([[((codes, nodes, {}), {})]], ""))
 
-        submitted = await TaskRun.submit(
+        submitted = await submit(
             Electrons(),
             executor.settings,
+            Wanted(),
             workflow=Workflow("lattice", dispatch),
             node=NodeOf(dispatch, nodes[-1].number),
         )

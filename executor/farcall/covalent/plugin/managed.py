@@ -85,7 +85,8 @@ class ManagedExecutor(ConfiguredExecutor):
             job_id = await groups_of_loop().submit(run, record_place)
         except CancelledGroupError:
             raise TaskCancelledError from None
-        await database.record_job(*keys[-1], stored, job_id)
+        if job_id:  # not from the cache
+            await database.record_job(*keys[-1], stored, job_id)
         return {_JOB_ID: job_id}
 
     async def poll(self, task_group_metadata: Mapping[str, Any], data: Any) -> Any:

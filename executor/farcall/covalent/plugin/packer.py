@@ -11,11 +11,12 @@ from typing import Any
 
 from farcall.config.files import SECTIONS
 from farcall.config.settings import Settings
+from farcall.covalent.assets import CODE
+from farcall.engine.packer import rules_for
 from farcall.model.errors import SettingsError
 from farcall.model.names import BATCH
 from farcall.packages import environment
 from farcall.payload import pickling
-from farcall.payload.project import Pickling
 from farcall_runtime import packed_function, pickles, sources
 from farcall_runtime.packed_function import PackedFunction
 
@@ -49,7 +50,7 @@ class Packer:
     """Pickling for the jobs of one executor."""
 
     def __init__(self, settings: Settings, projects: dict[str, bytes]) -> None:
-        self._using = Pickling.of(settings)
+        self._using, self._codes = rules_for(settings)
         self._facts: dict[str, Any] = pickling.HERE._asdict()
         if self._using.archive is not None:
             self._facts["project"] = self._using.archive.sha256.hex()
@@ -72,7 +73,11 @@ class Packer:
             entered = sources.Reference(packed_function.in_project_of, self._stored, function)
             return _packed(function, pickles.dump_whole(entered), self._stored.facts)
         pickled = pickling.dump_function(function, self._using)
-        return _packed(function, pickled, self._facts)
+        if self._codes is None:
+            return _packed(function, pickled, self._facts)
+        # Classes of values that come from other electrons are not known yet.
+        code = self._codes.of_call(function, {}) + self._codes.of_project()
+        return _packed(function, pickled, {**self._facts, CODE: code.hex()})
 
     def dump(self, what: str, value: Any) -> bytes:
         """Pickle an argument or a hook, which errors call ``what``.
