@@ -93,6 +93,14 @@ async def test_documented_policies_suffice_for_session(enforced, caplog, tmp_pat
         assert await opened.task(size_of)(data) == (data, LARGE_BYTES)
         shared = await opened.put(data)
         assert await opened.task(len).map([shared, shared]) == [LARGE_BYTES, LARGE_BYTES]
+    for _ in range(2):
+        options = {"cache": True, "cache_key": "the key of these tests"}
+        async with executor(image="farcall-local-process:cached", **options) as opened:
+            assert await opened.task(abs).map([-4, -5]) == [4, 5]
+            assert await opened.task(bytes)(LARGE_BYTES) == bytes(LARGE_BYTES)
+    cached = keys_below(enforced, "farcall/v1/cache/")
+    assert sum("/large/" not in key for key in cached) == 2
+    before |= cached
     assert keys_below(enforced, "farcall/v1/") == before | {
         key for key in keys_below(enforced, "farcall/v1/") if "/attempts/" in key
     }
@@ -133,6 +141,7 @@ def assumed(account):
     [
         ("job", "put_object", {"Key": "farcall/v1/run/bundles/new"}),
         ("job", "put_object", {"Key": "farcall/v1/workspaces/0.tar.gz"}),
+        ("job", "put_object", {"Key": "farcall/v1/cache/abs-0/large/0/00000000"}),
         ("job", "put_object", {"Key": "elsewhere/v1/run/outcomes/b/0"}),
         ("job", "delete_object", {"Key": "farcall/v1/run/bundles/b"}),
         ("job", "delete_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),
