@@ -142,7 +142,7 @@ async def test_waiting_task_row_says_why(executor, open_page, gate):
     page = await open_page()
     await open_workflow(page, "full")
     why = row(page, waiting.id).locator(".why")
-    await expect(why).to_have_text("the job is waiting for capacity")
+    await expect(why).to_have_text("position 1 in the queue; the job is waiting for capacity")
 
 
 async def test_task_is_cancelled_with_keyboard(executor, open_page, gate):

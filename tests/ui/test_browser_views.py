@@ -8,6 +8,7 @@ import json
 
 import pytest
 import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import expect
 
 from farcall import BatchExecutor
@@ -93,6 +94,17 @@ async def test_views_fit_and_are_readable(open_page, views, name, options):
             await _read_well(page.get_by_test_id(shown).first, options)
         await expect(page.get_by_role("main")).to_be_visible()
         assert [] == await page.evaluate(SCROLLS_SIDEWAYS), view
+        assert [] == await _violations(page), view
+
+
+async def _violations(page):
+    """Return the page's violations of axe-core's rules."""
+    found = await Axe().run(page, options={"resultTypes": ["violations"]})
+    return [
+        (rule["id"], rule["help"], node["html"], node["failureSummary"])
+        for rule in found.response["violations"]
+        for node in rule["nodes"]
+    ]
 
 
 async def _read_well(element, options):

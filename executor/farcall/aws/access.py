@@ -43,6 +43,9 @@ class Access(Protocol):
     async def locate(self, bucket: str) -> bool:
         """Request a bucket's region; return whether it differs from the one in use."""
 
+    async def key_and_source(self) -> str:
+        """Return the end of the access key's ID and its source, for errors."""
+
     async def account(self) -> str:
         """Return the account's ID, twelve digits."""
 

@@ -36,7 +36,7 @@ from botocore.utils import get_environ_proxies
 
 from farcall.aws import buckets, endpoints, error_translation
 from farcall.aws.buckets import BucketLocation
-from farcall.aws.credentials import limit_refreshes
+from farcall.aws.credentials import described, limit_refreshes
 from farcall.aws.s3 import Operations
 from farcall.config.help import DEFAULTS, origin
 from farcall.config.settings import Settings
@@ -481,6 +481,10 @@ class Aws:
         loaded = await self._session.get_credentials()
         return str(loaded.method), getattr(loaded, "_expiry_time", None)
 
+    async def key_and_source(self) -> str:
+        """Return the end of the access key's ID and its source, for errors."""
+        return described(await self._session.get_credentials(), self._session._session)
+
     async def _enter(self, service: str, *, attempts: int) -> Any:
         config = AioConfig(
             connect_timeout=self.timing.connect_timeout_s,
@@ -513,6 +517,7 @@ class Aws:
         if code:
             error_translation.record_error(f"{details.get('Message') or code} ({code})")
         if error_translation.is_of_credentials(ServiceError("", code=code)):
+            details[error_translation.KEY] = await self.key_and_source()
             await self._reload_credentials()
 
     async def _reload_credentials(self) -> None:

@@ -1,4 +1,4 @@
-"""Intervals between refreshes of temporary credentials."""
+"""Credentials: their source, and intervals between refreshes of temporary ones."""
 
 from __future__ import annotations
 
@@ -41,3 +41,34 @@ def limit_refreshes(credentials: Any) -> None:
         return refresh()
 
     credentials.refresh_needed, credentials._refresh_using = refresh_needed, refresh_using
+
+
+_SOURCES = {
+    "env": "the environment (AWS_ACCESS_KEY_ID)",
+    "shared-credentials-file": "profile {profile!r} in {credentials_file}",
+    "config-file": "profile {profile!r} in {config_file}",
+    "custom-process": "credential_process of profile {profile!r}",
+    "assume-role": "the role of profile {profile!r}",
+    "assume-role-with-web-identity": "the role of the web identity token",
+    "sso": "IAM Identity Center (profile {profile!r})",
+    "container-role": "the container's role",
+    "iam-role": "the instance's role",
+}
+"""botocore's names for sources of credentials, and their descriptions."""
+
+
+def described(credentials: Any, core: Any) -> str:
+    """Return the end of an access key's ID and its source, for errors.
+
+    Args:
+        credentials: The credentials in use.
+        core: Their botocore session.
+    """
+    names = {
+        name: core.get_config_variable(name)
+        for name in ("profile", "credentials_file", "config_file")
+    }
+    names["profile"] = names["profile"] or "default"
+    method = str(credentials.method)
+    source = _SOURCES.get(method, method).format(**names)
+    return f"access key ending in {credentials.access_key[-4:]} from {source}"

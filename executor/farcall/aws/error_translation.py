@@ -39,7 +39,6 @@ soon.
 
 _VALUE = re.compile(r", value: .*?(?=, type: <class|, valid )", re.DOTALL)
 
-_RENEW = "renew the credentials and try again"
 WITHOUT = "`farcall local -- COMMAND` runs a command on a local AWS emulator"
 CODE_NO_CREDENTIALS = "NoCredentials"
 """Code of the error for a machine without credentials; no AWS service returns it."""
@@ -48,9 +47,9 @@ NO_CREDENTIALS = (
     "check where the credentials come from: `aws sts get-caller-identity` needs them too, and "
     f"`aws sso login` renews those of IAM Identity Center; without an account {WITHOUT}"
 )
-_WRONG_KEYS = (
-    "AWS rejects the access key or its secret: check both where they come from, with `aws sts "
-    "get-caller-identity`; if that works, check whether the account has the region enabled"
+_CHECK_KEYS = (
+    "or its secret: check both where they come from, with `aws sts get-caller-identity`; if that "
+    "works, check whether the account has the region enabled"
 )
 _FOR_TEMPORARY_KEYS = (
     "check the session token (AWS_SESSION_TOKEN, or aws_session_token in a profile): only "
@@ -91,6 +90,9 @@ _UNKNOWN_CALLS = (
     "UnsupportedOperation",
 )
 """Prefixes of codes for operations that a service does not support."""
+
+KEY = "farcall-key"
+"""Field in which the clients add the access key in use to a response's ``Error``."""
 
 NOT_AWS = "NotAWS"
 """farcall's code for a response that is not from AWS."""
@@ -179,8 +181,13 @@ def _text_of(cause: BaseException) -> str:
     return str(known or cause)
 
 
-def remedy(error: ServiceError, text: str = "") -> str:
+def remedy(error: ServiceError, text: str = "", key: str = "") -> str:
     """Return the remedy for rejected credentials, their use, or missing permissions.
+
+    Args:
+        error: The error.
+        text: The service's message.
+        key: The access key in use and its source; see `credentials.described`.
 
     Returns:
         The remedy; empty for other errors.
@@ -189,10 +196,11 @@ def remedy(error: ServiceError, text: str = "") -> str:
     if code in _CLOCK_CODES or (_is_key(code) and any(w in text.lower() for w in _CLOCK_WORDS)):
         return _CLOCK
     if is_expired(error):
-        return _RENEW
+        return f"renew the credentials{f' ({key})' if key else ''} and try again"
     if _is_key(code):
         has_token = code.startswith("InvalidToken") or os.environ.get("AWS_SESSION_TOKEN")
-        return f"{_FOR_TEMPORARY_KEYS}; {_WRONG_KEYS}" if has_token else _WRONG_KEYS
+        wrong = f"AWS rejects the {key or 'access key'} {_CHECK_KEYS}"
+        return f"{_FOR_TEMPORARY_KEYS}; {wrong}" if has_token else wrong
     if is_denied(error):
         return f"the credentials in use need permission for {error.operation}"
     return ""
@@ -315,7 +323,7 @@ def _refused(operation: str, error: botocore.exceptions.ClientError, url: str) -
         status=status,
         sent=status >= 500,  # a refusal with 4xx has no effect
     )
-    what_to_do = remedy(refused, message)
+    what_to_do = remedy(refused, message, details.get(KEY, ""))
     return with_text(refused, f"{refused}; {what_to_do}") if what_to_do else refused
 
 

@@ -367,8 +367,8 @@ class Listing(Protocol):
             ServiceError: The platform refused.
         """
 
-    async def position(self, detail: JobDetail) -> int | None:
-        """Return a waiting job's position in its queue, from 1; None if unknown."""
+    async def positions(self, queue: str) -> Mapping[str, int]:
+        """Return the positions of a queue's first waiting jobs, from 1, if they are known."""
 
     def links(self, detail: JobDetail) -> dict[str, str]:
         """Return the URLs of the platform's pages that exist: ``job``, ``queue``, ``log``."""

@@ -63,13 +63,20 @@ async def of(session: Session, entry: Entry, reasons: Reasons | None = None) -> 
             for number in range(detail.nodes)
         ],
         "electron": await _electron(session, entry),
-        "position": await session.backend.position(detail),
+        "position": await _position(session, detail),
         "log": {"group": detail.log_group, "stream": detail.log_stream},
         "log_locations": dict(detail.places),
         "bundle": bundle,
         "retries": await _retries(session, detail),
         "links": _links(session, detail, bundle) if session.aws.has_console else {},
     }
+
+
+async def _position(session: Session, detail: JobDetail) -> int | None:
+    if detail.status is not JobStatus.RUNNABLE:
+        return None
+    positions = await session.backend.positions(detail.queue_arn or detail.queue)
+    return positions.get(detail.job_id)
 
 
 async def _electron(session: Session, entry: Entry) -> int | None:

@@ -113,7 +113,8 @@ class Bucket:
                 error_translation.record_error(str(failure))
                 may_pass = isinstance(failure, ServiceError) and await self._may_pass(failure, met)
                 if not await retries.wait(failure, may_pass=may_pass):
-                    raise _with_remedy(failure, error, retries) from _plain(error)
+                    key = await self._key(failure)
+                    raise _with_remedy(failure, error, retries, key) from _plain(error)
 
     async def _wait(self, request: Awaitable[T]) -> T:
         """Wait for a response, or raise the error that kept it from arriving."""
@@ -127,6 +128,13 @@ class Bucket:
                     "this process ran out of memory while it received a response; allow it more "
                     "(ulimit -v, the limit of its container), or request smaller results"
                 ) from lost
+
+    async def _key(self, failure: Exception) -> str:
+        """Return the access key in use if S3 rejected it; otherwise an empty text."""
+        is_rejected = isinstance(failure, ServiceError) and failure.status
+        if is_rejected and error_translation.is_of_credentials(failure):
+            return await self._access.key_and_source()
+        return ""
 
     async def _may_pass(self, failure: ServiceError, met: Counter[str]) -> bool:
         """Return whether a repetition may succeed, and prepare it.
@@ -232,10 +240,12 @@ def _may_pass(failure: ServiceError) -> bool:
     return may_pass(failure.code, failure.status) or not failure.status
 
 
-def _with_remedy(failure: Exception, error: BaseException, retries: Retries) -> Exception:
+def _with_remedy(
+    failure: Exception, error: BaseException, retries: Retries, key: str
+) -> Exception:
     if not isinstance(failure, ServiceError):
         return failure
-    what_to_do = demanded(failure) or error_translation.remedy(failure)
+    what_to_do = demanded(failure) or error_translation.remedy(failure, key=key)
     if failure.code in _ELSEWHERE:
         what_to_do = "the bucket of s3_bucket_name is in another region: set region to that one"
     if isinstance(error, UnauthenticatedError):  # raised if credentials could not be fetched

@@ -54,6 +54,10 @@ class FakeAccess:
         """Do nothing: every bucket is in the jobs' region."""
         return False
 
+    async def key_and_source(self) -> str:
+        """Return an empty text: no key is used."""
+        return ""
+
     async def account(self) -> str:
         """Return an ID that no account has."""
         return "000000000000"

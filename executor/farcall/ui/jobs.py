@@ -9,11 +9,13 @@ requested again.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from farcall.backends.base import Backend
 from farcall.engine.session import Session, this_user
 from farcall.model import clock
 from farcall.model.errors import FarcallError
@@ -92,6 +94,10 @@ def _state(entry: Entry) -> object:
 
 _LAG_S = 10.0
 """Maximum listing lag in seconds: jobs older than a listed one by more are listed."""
+
+
+_POSITIONS_S = 10.0
+"""Interval in seconds between reads of the waiting jobs' positions, one request per queue."""
 
 
 _MOST_DESCRIBED = 500
@@ -182,8 +188,16 @@ class Jobs(Watcher[str]):
         self.is_complete = self._is_read(self._horizon())
 
     async def poll_details(self) -> None:
-        """Read some jobs' call and error texts."""
+        """Read waiting jobs' positions, and some jobs' call and error texts."""
+        session = await self.account.session()
+        for queue in self._queues:
+            self.notify(await queue.read_positions(session.backend))
         self.notify(await self.summaries.read(self.entries))
+
+    def waits_for(self, job: JobDetail) -> str:
+        """Return what a job waits for, with its position in the queue if that is known."""
+        known = (queue.positions.get(job.job_id) for queue in self._queues)
+        return waits_for(job, next(filter(None, known), None))
 
     def _horizon(self) -> datetime:
         """Return the earliest submission time that a listener needs."""
@@ -231,11 +245,14 @@ class _Queue:
     Attributes:
         name: The queue's name or ARN.
         known: The listed jobs, by ID.
+        positions: Positions in the queue of waiting jobs, by ID.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.known: dict[str, _Known] = {}
+        self.positions: dict[str, int] = {}
+        self._positions_at = -math.inf
         self._read_since: datetime | None = None
         self._newest: datetime | None = None
 
@@ -305,6 +322,16 @@ class _Queue:
         """Yield the shown jobs."""
         return (each.entry for each in self.known.values() if each.entry is not None)
 
+    async def read_positions(self, backend: Backend) -> list[str]:
+        """Read the waiting jobs' positions; return the jobs whose position has changed."""
+        waiting = [e.detail.job_id for e in self.shown() if e.detail.status is JobStatus.RUNNABLE]
+        if not waiting or clock.now() < self._positions_at + _POSITIONS_S:
+            return []
+        self._positions_at = clock.now()
+        before, positions = self.positions, await backend.positions(self.name)
+        self.positions = {each: positions[each] for each in waiting if each in positions}
+        return [each for each in waiting if self.positions.get(each) != before.get(each)]
+
     def due(self, met: Container[str]) -> list[JobDetail]:
         """Return the unfinished and unlisted jobs to describe.
 
@@ -327,14 +354,15 @@ def _is_moving(entry: Entry | None) -> bool:
     )
 
 
-def waits_for(job: JobDetail) -> str:
+def waits_for(job: JobDetail, position: int | None = None) -> str:
     """Return what a job that has not started, or an array's RUNNABLE tasks, wait for."""
     status = JobStatus.RUNNABLE if counts(job).get(JobStatus.RUNNABLE.value) else job.status
     # Batch reports PENDING for an array until all of its tasks have finished.
     is_unknown = bool(job.array_size) and status is JobStatus.PENDING
     if is_unknown or status is JobStatus.RUNNING or status.is_final:
         return ""
-    return replace(job, status=status).waiting()[0]
+    place = f"position {position} in the queue; " if position else ""
+    return place + replace(job, status=status).waiting()[0]
 
 
 def counts(array: JobDetail) -> dict[str, int]:

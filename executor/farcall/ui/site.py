@@ -22,7 +22,7 @@ from farcall.operations.cancel import Cancelled
 from farcall.operations.catalog import Entry, Query
 from farcall.operations.retry import Again
 from farcall.ui.guard import as_json
-from farcall.ui.jobs import Jobs, waits_for
+from farcall.ui.jobs import Jobs
 from farcall.ui.parts import OpenJobs
 from farcall.ui.watchers import Account, Feed, K, Watcher
 
@@ -178,7 +178,7 @@ class Site:
 
     def _job(self, entry: Entry) -> dict[str, Any]:
         view = json_view.job(self.jobs.summaries.filled(entry))
-        return view | {"waits_for": waits_for(entry.detail)}
+        return view | {"waits_for": self.jobs.waits_for(entry.detail)}
 
     async def child_events(self, whole: JobDetail) -> AsyncGenerator[bytes, None]:
         """Yield an array's tasks or a job's nodes, then each changed one."""

@@ -302,10 +302,12 @@ async def test_only_waiting_job_has_queue_position(jobs, platform, go):
     await jobs.start(wait_for, *[(str(go),)] * (PLACES + 1), vcpu=1)
     waiting = await jobs.start(say, ("a",))
     found = await jobs.until(waiting, JobStatus.RUNNABLE)
-    place = await jobs.backend.position(found)
-    assert place >= 1 if platform.reports_position else place is None
+    positions = await jobs.backend.positions(found.queue_arn or found.queue)
+    assert (waiting in positions) == platform.reports_position
+    assert all(place >= 1 for place in positions.values())
     go.touch()
-    assert await jobs.backend.position(await jobs.ended(waiting)) is None
+    await jobs.ended(waiting)
+    assert waiting not in await jobs.backend.positions(found.queue_arn or found.queue)
 
 
 # --- termination ------------------------------------------------------------------------------

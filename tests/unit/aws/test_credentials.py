@@ -1,11 +1,12 @@
-"""Refreshes of temporary credentials."""
+"""Refreshes of temporary credentials, and descriptions of their sources."""
 
 import datetime as dt
 
+import botocore.session
 import pytest
-from aiobotocore.credentials import AioRefreshableCredentials
+from aiobotocore.credentials import AioCredentials, AioRefreshableCredentials
 
-from farcall.aws.credentials import limit_refreshes
+from farcall.aws.credentials import described, limit_refreshes
 
 
 class Helper:
@@ -64,3 +65,18 @@ async def test_failed_refresh_keeps_valid_keys():
     limit_refreshes(helper.credentials)
     await helper.requests(120)
     assert len(starts) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "source"),
+    [
+        ("env", "the environment (AWS_ACCESS_KEY_ID)"),
+        ("shared-credentials-file", "profile 'work' in ~/.aws/credentials"),
+        ("assume-role", "the role of profile 'work'"),
+        ("new-in-botocore", "new-in-botocore"),
+    ],
+)
+def test_error_names_key_and_source(method, source):
+    core = botocore.session.Session(profile="work")
+    credentials = AioCredentials("AKIAIOSFODNN7EXAMPLE", "secret", method=method)
+    assert described(credentials, core) == f"access key ending in MPLE from {source}"

@@ -176,6 +176,20 @@ async def test_refusal_explains_its_cause(code, message, words):
     assert of_credentials == (code not in ("AccessDeniedException", "ClientException"))
 
 
+async def test_rejected_key_is_named_with_source(monkeypatch):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"message": "The security token is invalid."}'
+        kind = b"x-amzn-errortype: UnrecognizedClientException\r\nContent-Length: %d" % len(body)
+        writer.write(b"HTTP/1.1 403 Forbidden\r\n%s\r\n\r\n%s" % (kind, body))
+        await writer.drain()
+        writer.close()
+
+    async with server(answer) as url:
+        error = await failed(url, monkeypatch)
+    assert "access key ending in uest from the environment (AWS_ACCESS_KEY_ID)" in str(error)
+
+
 async def test_expired_login_names_command():
     failure = botocore.exceptions.UnauthorizedSSOTokenError()
     error = error_translation.explain("DescribeJobs", failure)

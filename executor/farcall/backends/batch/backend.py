@@ -296,15 +296,13 @@ class BatchBackend:
         """Yield the child jobs of an array that have a status, in pages of up to 1000."""
         return self._batch.list_children(job_id, status)
 
-    async def position(self, detail: JobDetail) -> int | None:
-        """Return the position of a RUNNABLE job among the first 100 of its queue."""
-        if detail.status is not JobStatus.RUNNABLE:
-            return None
+    async def positions(self, queue: str) -> dict[str, int]:
+        """Return the positions of the first 100 RUNNABLE jobs of a queue, by job ID."""
         try:
-            front = await self._batch.front(detail.queue_arn or detail.queue)
+            front = await self._batch.front(queue)
         except ServiceError:  # optional, and needs its own permission
-            return None
-        return front.index(detail.job_id) + 1 if detail.job_id in front else None
+            return {}
+        return {job_id: place for place, job_id in enumerate(front, 1)}
 
     # --- links and logs ------------------------------------------------------------------------
 

@@ -232,6 +232,12 @@ _STARTS: tuple[Row, ...] = (
         "job_definition_extra on Fargate)",
     ),
     row(
+        container("CannotStartContainerError", "could not select device driver"),
+        errors.ImageError,
+        "the container could not be started: the machine lacks the requested GPUs",
+        "set num_gpus to 0, or submit to a queue whose instances have GPUs and their driver",
+    ),
+    row(
         container("CannotStartContainerError"),
         errors.ImageError,
         "the container could not be started",

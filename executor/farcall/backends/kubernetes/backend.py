@@ -271,9 +271,9 @@ class KubernetesBackend:
         """Yield the tasks of an array that have a status, in pages of up to 100."""
         return self._lookup.list_children(job_id, status)
 
-    async def position(self, detail: JobDetail) -> int | None:
-        """Return None: the cluster's scheduler does not report an order."""
-        return None
+    async def positions(self, queue: str) -> dict[str, int]:
+        """Return no positions: the cluster's scheduler does not report an order."""
+        return {}
 
     # --- links and logs ------------------------------------------------------------------------
 

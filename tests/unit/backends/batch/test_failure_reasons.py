@@ -86,6 +86,10 @@ STARTS = [
     ("could not be pulled", f"CannotPullImageManifestError: {DAEMON}: something new"),
     ("could not be created", f"CannotCreateContainerError: {DAEMON}: Minimum memory is 6MB"),
     ("another architecture", f"CannotStartContainerError: {DAEMON}: exec /x: exec format error"),
+    (
+        "lacks the requested GPUs",
+        f"CannotStartContainerError: {DAEMON}: could not select device driver with capabilities",
+    ),
     ("log could not be opened", "ResourceInitializationError: failed to validate logger args"),
     ("environment could not", "ResourceInitializationError: failed to invoke EFS utils commands"),
     ("was not started", "SnapshotterError: unknown words"),
