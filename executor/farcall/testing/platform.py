@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -365,14 +365,14 @@ class FakeCloud:
         """Submitted jobs in their current state, in order; an array is one job."""
         return self._platform.call(self._platform.jobs).result()
 
-    def next_job(self, *happenings: Happening, task: int | None = None) -> None:
+    def next_job(self, *happenings: Happening, task: int | Iterable[int] | None = None) -> None:
         """Script the next job that is submitted and has no script yet.
 
         Args:
             *happenings: Scripted events. Each `ScriptedFailure` ends one attempt, in this order;
                 ``retry_attempts`` and ``retry_on`` decide whether another attempt follows.
-            task: Index of the only task of the job that the script applies to; by default it
-                applies to each task.
+            task: Index of the only task of the job that the script applies to, or several; by
+                default it applies to each task.
 
         Raises:
             TypeError: An argument is not a scripted event.

@@ -142,12 +142,13 @@ class Script:
     throttled: int = 0
     stuck: Stuck | None = None
     endings: tuple[ScriptedFailure, ...] = ()
-    task: int | None = None
+    tasks: frozenset[int] | None = None
 
     @classmethod
-    def of(cls, happenings: Iterable[Happening], task: int | None) -> Script:
+    def of(cls, happenings: Iterable[Happening], task: int | Iterable[int] | None) -> Script:
         """Create a script from events; see `FakeCloud.next_job`."""
-        script = cls(task=task)
+        tasks = [task] if isinstance(task, int) else task
+        script = cls(tasks=None if tasks is None else frozenset(tasks))
         for each in happenings:
             if isinstance(each, Refused):
                 script.refused = each
@@ -166,4 +167,4 @@ class Script:
 
     def concerns(self, index: int) -> bool:
         """Return whether the script applies to a task of the job."""
-        return self.task in (None, index)
+        return self.tasks is None or index in self.tasks

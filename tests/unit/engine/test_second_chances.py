@@ -61,6 +61,13 @@ async def test_tasks_that_fail_together_share_job(ladder, cloud):
     assert sizes(cloud) == [(1024, 5), (2048, 5)]
 
 
+async def test_only_failed_tasks_run_again(ladder, cloud):
+    cloud.next_job(OutOfMemory(), task=[3, 17])
+    cloud.next_job(OutOfMemory())
+    assert await ladder.task(double).map(range(20)) == [2 * n for n in range(20)]
+    assert sizes(cloud) == [(1024, 20), (2048, 2), (4096, 2)]
+
+
 async def test_last_error_names_each_attempt(ladder, cloud):
     for _ in range(3):
         cloud.next_job(OutOfMemory())
@@ -144,6 +151,15 @@ async def test_lost_host_moves_to_next_queue(cloud):
     async with BatchExecutor(queue=["spot", "on-demand"], retry_attempts=1) as executor:
         assert await executor.task(double)(4) == 8
     assert [job.queue for job in cloud.jobs] == ["spot", "on-demand"]
+
+
+async def test_only_tasks_of_lost_hosts_move(cloud):
+    cloud.next_job(HostLost(), HostLost(), task=[3, 17])
+    async with BatchExecutor(queue=["spot", "on-demand"], retry_attempts=2) as executor:
+        values = await executor.task(double).map(range(20))
+    assert values == [2 * n for n in range(20)]
+    jobs = [(job.queue, job.array_size) for job in cloud.jobs]
+    assert jobs == [("spot", 20), ("on-demand", 2)]
 
 
 @pytest.fixture
