@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import containers, covalent, kubernetes, large, report, tasks
+from benchmarks import cache, containers, covalent, kubernetes, large, report, tasks
 from benchmarks.harness import Settings, peer_python
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _BENCHMARKS = {
     "tasks": tasks,
+    "cache": cache,
     "large": large,
     "kubernetes": kubernetes,
     "containers": containers,

@@ -112,7 +112,12 @@ def _check(found: object, wanted: object) -> None:
 
 
 async def measure(
-    work: str, count: int, *, jobs: dict[str, Any] | None = None, **options: Any
+    work: str,
+    count: int,
+    *,
+    jobs: dict[str, Any] | None = None,
+    keeps_objects: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """Measure one work with an open executor.
 
@@ -121,6 +126,7 @@ async def measure(
         count: Number of tasks, or size of a large value in bytes.
         jobs: Options with which the in-memory cloud runs the jobs. None on the local AWS emulator,
             which counts no requests, so that this process counts its S3 requests.
+        keeps_objects: Whether the bucket keeps the objects of an earlier client.
         options: The executor's options.
     """
     begun: list[Meter] = []
@@ -129,7 +135,8 @@ async def measure(
     def begin() -> Meter:
         gc.collect()
         if jobs is not None:
-            control(os.environ["AWS_ENDPOINT_URL"], "reset", jobs)
+            name = "restart" if keeps_objects else "reset"
+            control(os.environ["AWS_ENDPOINT_URL"], name, jobs)
         requests.clear()
         begun.append(Meter())
         return begun[0]

@@ -81,6 +81,8 @@ class Cloud:
             self._counts.clear()
             self._buckets = Buckets()
             self._options = document
+        elif name == "restart":  # keeps the objects
+            self._counts.clear()
         elif name == "fill":
             for number in range(document["count"]):
                 self._buckets.store(f"{document['name']}/{number}", bytes(document["size"]))
