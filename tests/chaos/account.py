@@ -172,6 +172,8 @@ class Account:
         jobs = self._jobs[work.number]
         if order.cancel_s is not None and order.way not in ("await", "submit"):
             allowed.add("cancelled")
+        if work.kind == "forever":  # cancelled while it moved to the next queue
+            allowed.add("JobStuckError")
         if order.chunksize > 1:
             at = order.works.index(work)
             before = order.works[at - at % order.chunksize : at]
@@ -202,11 +204,14 @@ class Account:
             self._say("ran again after its value was delivered", number)
 
     def _check_chances(self, number, jobs):
-        """Check that each job of a task runs the former one again, with another value."""
+        """Check that each job of a task runs the former one again, with another value.
+
+        A job in between may have waited in vain for an instance.
+        """
         truth = self._record.truth
         for before, after in itertools.pairwise(jobs):
-            (rungs_before, _), (rungs, retried) = map(truth.chances_of, (before, after))
-            if before.partition(":")[0] != retried or rungs == rungs_before:
+            rungs_before, rungs = truth.chances_of(before)[0], truth.chances_of(after)[0]
+            if before.partition(":")[0] not in truth.retried_by(after) or rungs == rungs_before:
                 self._say(f"ran in job {before} ({rungs_before}) and in {after} ({rungs})", number)
             stopped, created = truth.times(before)[1], truth.times(after)[0]
             if created and (stopped is None or stopped > created):
@@ -234,7 +239,8 @@ class Account:
             client = int(truth.bundle_of(job_id.partition(":")[0]).split("/")[1])
             # A late duplicate of a submission finds no bundle, and ends at once.
             is_withdrawn = truth.exit_code(job_id) == ExitCode.BUNDLE_MISSING
-            is_retried = job_id.partition(":")[0] in truth.retried
+            has_failed = truth.jobs[job_id]["status"] == "FAILED"
+            is_retried = has_failed and job_id.partition(":")[0] in truth.retried
             if client in self._killed and not is_withdrawn and not is_retried:
                 self._say(f"job {job_id} of the killed client {client} was not recovered")
 
@@ -265,10 +271,9 @@ class Account:
 
     def _check_key(self, key, found, owners):
         bundle = found["bundle"]
-        if bundle in self._retried:
-            return  # the objects of a failed task are kept for diagnosis
         indexes = range(self._sizes.get(bundle, 1))
-        if found["index"] is not None:
+        # The objects of failed attempts are deleted together with their bundle.
+        if found["index"] is not None and bundle not in self._retried:
             indexes = [int(found["index"])]
         tasks = set().union(*(owners[bundle, index] for index in indexes))
         # The job of a task that was cancelled before it began is unknown.

@@ -81,6 +81,11 @@ class Truth:
         retried = self._variable(whole, "FARCALL_RETRY_OF").partition(":")[0]
         return self._variable(whole, "FARCALL_RUNGS"), retried
 
+    def retried_by(self, job_id):
+        """Yield the jobs whose tasks a job runs again, the newest first."""
+        while job_id := self.chances_of(job_id)[1]:
+            yield job_id
+
     def _variable(self, job_id, name):
         job = self.jobs.get(job_id, {"container": {"environment": ()}})
         variables = {v["name"]: v["value"] for v in job["container"]["environment"]}

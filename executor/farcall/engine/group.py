@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from farcall.backends.base import raise_first
@@ -23,6 +24,7 @@ from farcall.engine.tracked_job import Completion, Ended, IsFull, OnCompletion, 
 from farcall.engine.tracker import Tracker
 from farcall.model.submission import CommandSubmission, Submission
 from farcall.payload.spill import where_needed
+from farcall.storage.outcomes import failed_keys
 from farcall.storage.store import Stores
 
 
@@ -74,6 +76,8 @@ class TaskGroup:
         "_is_well",
         "_listeners",
         "_on_end",
+        "_origins",
+        "_restarted",
         "_uncollected",
         "_use",
         "is_unseen",
@@ -100,6 +104,8 @@ class TaskGroup:
         self._use = use
         self._uncollected = job.size if is_own else 0
         self._is_well = True
+        self._origins: dict[int, Place] = {}  # the failed tasks that run again as these
+        self._restarted: list[int] = []
         self._on_end: OnCompletion | None = None
         self._listeners: dict[int, OnCompletion] = {}
         self._ends: dict[int, Completion] = {}  # before their listeners
@@ -190,11 +196,18 @@ class TaskGroup:
         await self.services.relay.finish(self.submission, index, delivered)
         return delivered
 
+    def record_restart(self, index: int, place: Place) -> None:
+        """Record that a failed task runs again; it is settled together with its new task."""
+        group, number = place
+        group._origins[number] = self, index
+        self._restarted.append(index)
+
     def discard(self, index: int, deletable: list[str], output: Iterable[str] = ()) -> None:
         """Delete the objects of a task whose result was collected; the last task ends the bundle.
 
-        The objects of a failed task are kept for diagnosis, and its bundle with them. If the
-        process is killed before that, `farcall.BatchExecutor.recover` finds the objects again.
+        The objects of a failed task are kept for diagnosis, and its bundle with them, unless the
+        task has run again and succeeded. If the process is killed before that,
+        `farcall.BatchExecutor.recover` finds the objects again.
 
         Args:
             index: Index of the task.
@@ -210,18 +223,24 @@ class TaskGroup:
             if self._use is not None:
                 self._use.doubt()
             self.services.on_failed()
-        self._is_well = self._is_well and bool(deletable)
-        self.forget()
+        self._settle(index, is_well=bool(deletable))
 
-    def forget(self) -> None:
-        """Record that one task is settled; the last one ends the bundle."""
+    def _settle(self, index: int, *, is_well: bool) -> None:
+        """Record that a task's result was collected; the last one ends the bundle."""
         where = self.submission.where
-        store = self.services.stores.of(where.bucket)
+        self._is_well = self._is_well and is_well
         self._uncollected -= 1
         if not self._uncollected:
-            store.end_bundle(where, delete=self._is_well)
+            store = self.services.stores.of(where.bucket)
+            failed = frozenset(self._restarted)
+            failures = partial(failed_keys, store, self.submission, failed) if failed else None
+            store.end_bundle(where, delete=self._is_well, failures=failures)
             if self._is_well and self._use is not None:
                 self._use.release()
+        origin = self._origins.pop(index, None)
+        if origin is not None:
+            group, number = origin
+            group._settle(number, is_well=is_well)
 
     async def cancel(self, reason: str, indexes: Iterable[int] | None = None) -> None:
         """Terminate tasks, by default all.

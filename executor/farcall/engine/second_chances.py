@@ -94,7 +94,7 @@ class SecondChances:
             if place is None:
                 raise
             new, number = place
-        group.forget()
+        group.record_restart(index, (new, number))
         return Chance((new, number), attempt)
 
     async def _until_started(self, job_id: str) -> None:

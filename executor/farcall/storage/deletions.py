@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -38,6 +38,9 @@ https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
 """
 
 _PARALLEL = 32
+
+Failures: TypeAlias = "Callable[[], Awaitable[list[str]]]"
+"""Lists the keys of failed tasks' objects."""
 
 
 @dataclass(eq=False)
@@ -88,6 +91,7 @@ class Deletions:
         self._doomed: list[str] = []
         self._kept: list[str] = []
         self._first: list[str] = []  # bundles without deliveries here
+        self._failures: list[Failures] = []
         self._bundles: dict[Location, _Bundle] = {}
         self._waiting: dict[_Bundle, None] = {}
         self._marks: dict[Location, list[str]] = {}
@@ -125,17 +129,22 @@ class Deletions:
         """Record a marker object, to be deleted with its bundle."""
         self._marks.setdefault(where, []).append(key)
 
-    def end_bundle(self, where: Location, *, delete: bool) -> None:
+    def end_bundle(
+        self, where: Location, *, delete: bool, failures: Failures | None = None
+    ) -> None:
         """Record that no further tasks of a bundle are delivered here.
 
         Args:
             where: Its location.
             delete: Whether to delete the bundle, too, a little later.
+            failures: Lists the objects of failed tasks, to be deleted after the bundle.
         """
         bundle, marks = self._bundles.pop(where, None), self._marks.pop(where, ())
         if not delete or not self._may_delete:
             return
         self._doomed.extend(marks)
+        if failures is not None:
+            self._failures.append(failures)
         if bundle is None:
             self._first.append(where.bundle_key)
         else:
@@ -192,6 +201,7 @@ class Deletions:
             bundles = {bundle: len(bundle.keys) for bundle in self._waiting}
             done = {bundle for bundle in bundles if bundle.is_done}
             first, others = len(self._first), len(self._doomed)
+            failures = list(self._failures)
             keys = self._doomed[:others]
             for bundle, count in bundles.items():
                 keys += bundle.keys[:count]
@@ -200,6 +210,8 @@ class Deletions:
                 await self._delete_now(self._first[:first] + over)
                 await asyncio.gather(*(self._write_receipt(b) for b in bundles if b not in done))
                 keys += [key for bundle in done for key in bundle.receipts]
+                for each in failures:
+                    keys += await each()
                 await self._delete_now(keys)
             except (ServiceError, SettingsError) as error:
                 self._may_delete = getattr(error, "code", "") != "AccessDenied"
@@ -210,7 +222,7 @@ class Deletions:
                     reason(error),
                 )
             # Only now, because a sweep may be cancelled during its request.
-            del self._doomed[:others], self._first[:first]
+            del self._doomed[:others], self._first[:first], self._failures[: len(failures)]
             for bundle, count in bundles.items():
                 del bundle.keys[:count]
                 if not bundle.keys and (bundle in done or not bundle.is_done):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Executor
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from farcall.model.submission import Submission
 from farcall.payload.results import is_success
 from farcall.payload.sources import localized
 from farcall.storage.rereads import until_intact
-from farcall.storage.store import Store, is_chunk
+from farcall.storage.store import Store, is_chunk, number_in
 from farcall_runtime import envelope
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from farcall_runtime.envelope import Outcome
@@ -135,4 +135,22 @@ async def deletable_keys(
             with contextlib.suppress(FarcallError):  # remaining objects do no harm
                 listed = [key for key, _ in await store.list_keys(prefix)]
                 keys += [key for key in listed if is_chunk(key.removeprefix(prefix))]
+    return keys
+
+
+async def failed_keys(store: Store, submission: Submission, indexes: Container[int]) -> list[str]:
+    """Return the keys of failed tasks' objects, and of the notes on the job's retries.
+
+    Args:
+        store: The bucket.
+        submission: The tasks' job.
+        indexes: Indexes of the tasks.
+    """
+    where = submission.where
+    keys = [key for key, _ in await store.list_keys(where.retries_prefix)]
+    for prefix in where.prefixes:
+        for key, _ in await store.list_keys(prefix):
+            index = number_in(key.removeprefix(prefix).partition("/")[0])
+            if submission.nodes > 1 or index in indexes:
+                keys.append(key)
     return keys

@@ -10,11 +10,12 @@ from farcall.engine.calls import submit
 from farcall.engine.delivered import Delivered, Usage, Wanted
 from farcall.engine.packer import FunctionCall
 from farcall.engine.second_chances import describe_attempt
+from farcall.engine.session import session_for
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.payload.results import Result
 from farcall.testing import HostLost, OutOfMemory, Stuck
-from farcall_runtime.contract import OutcomeStatus
+from farcall_runtime.contract import OutcomeStatus, run_root
 
 
 def double(x):
@@ -66,6 +67,31 @@ async def test_only_failed_tasks_run_again(ladder, cloud):
     cloud.next_job(OutOfMemory())
     assert await ladder.task(double).map(range(20)) == [2 * n for n in range(20)]
     assert sizes(cloud) == [(1024, 20), (2048, 2), (4096, 2)]
+
+
+async def test_objects_of_failed_attempts_are_deleted(ladder, cloud):
+    for _ in range(2):
+        cloud.next_job(OutOfMemory(), task=0)
+        cloud.next_job()
+    assert await ladder.task(double).map(range(3)) == [0, 2, 4]
+    assert await ladder.task(double)(3) == 6
+    session = await session_for(ladder.settings)
+    store = session.stores.of(ladder.settings.s3_bucket_name)
+    await store.flush()
+    assert await store.list_keys(f"{run_root(ladder.settings.prefix, session.run)}/") == []
+
+
+async def test_objects_of_failed_task_are_kept(ladder, cloud):
+    for _ in range(3):
+        cloud.next_job(OutOfMemory(), task=0)
+    with pytest.raises(OutOfMemoryError):
+        await ladder.task(double)(3)
+    session = await session_for(ladder.settings)
+    store = session.stores.of(ladder.settings.s3_bucket_name)
+    await store.flush()
+    root = run_root(ladder.settings.prefix, session.run)
+    bundles = await store.list_keys(f"{root}/bundles/")
+    assert sum(".retried/" not in key for key, _ in bundles) == 3
 
 
 async def test_last_error_names_each_attempt(ladder, cloud):

@@ -1,7 +1,7 @@
-"""Objects of a task that can be deleted after its outcome is read."""
+"""Objects of a task that can be deleted after its result was collected."""
 
 from farcall.model.submission import Submission
-from farcall.storage.outcomes import deletable_keys
+from farcall.storage.outcomes import deletable_keys, failed_keys
 from farcall_runtime.contract import STREAMS, VALUE_PART_BYTES
 from tests.contract import make_golden as golden
 from tests.unit.fakes import store_in_memory
@@ -33,3 +33,20 @@ async def test_node_outcomes_of_attempts_are_spent():
         where.value_key(3, 2, 0),
         where.node_key(1, 3),
     ]
+
+
+async def test_objects_of_failed_tasks_are_listed():
+    store = store_in_memory()
+    where = golden.WHERE
+    array = Submission("job", "work", where, golden.KEY, 20)
+
+    def objects(index):
+        chunk = where.chunk_key(index, 1, STREAMS[0], 0)
+        keys = [where.outcome_key(index), where.attempt_key(index, 1), chunk]
+        return [*keys, where.value_key(index, 1, 0), where.followed_key(index)]
+
+    failed = [*objects(1), where.retry_key("work-2")]
+    for key in (*failed, *objects(10), where.bundle_key):
+        await store.put(key, [b"x"])
+
+    assert sorted(await failed_keys(store, array, {1})) == sorted(failed)
