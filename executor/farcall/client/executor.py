@@ -337,8 +337,9 @@ class BatchExecutor:
 
         Recovery needs only the bucket and Batch, works from any process and machine, and runs no
         task again. Each task that Batch knows and whose result was not collected becomes a `Job`,
-        whether it is running, finished or failed; `Job.calls` returns its arguments. Failed tasks
-        stay in the bucket, so they are found even if their error was collected.
+        whether it is running, finished or failed; `Job.calls` returns its arguments. A task that
+        ran again is one `Job`: its last attempt. Failed tasks stay in the bucket, so they are
+        found even if their error was collected.
 
         If the old client is still active, or two clients recover one run, each result goes to the
         client that collects it first; the other raises `OutcomeMissingError`. Tasks that the old

@@ -12,15 +12,17 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from farcall.aws.error_translation import may_pass
 from farcall.backends.base import platform_of
 from farcall.client.job import Job
 from farcall.config.settings import Settings
+from farcall.engine.retry_notes import retries_of
 from farcall.engine.run import TaskRun
 from farcall.engine.sender import has_begun, withdraw
 from farcall.engine.session import Session, session_for
@@ -29,10 +31,12 @@ from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.payload.bundle import renamed
 from farcall.storage import bundles
+from farcall.storage.outcomes import failed_keys
 from farcall.storage.store import NO_SUCH_KEY, Arrived, Store
 from farcall_runtime.contract import (
     CANCELLED,
     RECEIPTS,
+    RETRIES,
     SHARED,
     Location,
     bundles_prefix,
@@ -73,6 +77,21 @@ class Run:
     functions: tuple[str, ...] = ()
 
 
+@dataclass
+class _Bundle:
+    """Bundle of recovered tasks.
+
+    Attributes:
+        submission: Its job.
+        left: Indexes of the undelivered tasks.
+        failed: Indexes of failed tasks that have run again.
+    """
+
+    submission: Submission
+    left: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+
+
 class Recovered:
     """Tasks of a run; see `BatchExecutor.recover`.
 
@@ -96,7 +115,7 @@ class Recovered:
         self.unsubmitted: list[str] = []
         self.forgotten: list[str] = []
         self._settings = settings
-        self._left: dict[Location, set[int]] = {}
+        self._bundles: list[_Bundle] = []
 
     def __repr__(self) -> str:
         return (
@@ -112,27 +131,31 @@ class Recovered:
         deletes. A failed deletion is not an error.
         """
         session = await session_for(self._settings)
-        for where, left in list(self._left.items()):
-            if not left:
-                del self._left[where]
-                store = session.stores.of(where.bucket)
-                receipts: list[tuple[str, int]] = []
-                with contextlib.suppress(FarcallError):
-                    receipts = await store.list_keys(f"{where.bundle_key}{RECEIPTS}")
-                    if session.backend.capabilities.marks_ended_children:
-                        receipts += await store.list_keys(f"{where.bundle_key}{CANCELLED}")
-                store.end_bundle(where, delete=True)
-                store.delete_later(key for key, _ in receipts)  # after the bundle
+        ended = [bundle for bundle in self._bundles if not bundle.left]
+        self._bundles = [bundle for bundle in self._bundles if bundle.left]
+        for bundle in ended:
+            where, failed = bundle.submission.where, bundle.failed
+            store = session.stores.of(where.bucket)
+            receipts: list[tuple[str, int]] = []
+            with contextlib.suppress(FarcallError):
+                receipts = await store.list_keys(f"{where.bundle_key}{RECEIPTS}")
+                if session.backend.capabilities.marks_ended_children:
+                    receipts += await store.list_keys(f"{where.bundle_key}{CANCELLED}")
+            failures = functools.partial(failed_keys, store, bundle.submission, failed)
+            store.end_bundle(where, delete=True, failures=failures if failed else None)
+            store.delete_later(key for key, _ in receipts)  # after the bundle
 
-    def _add(self, submission: Submission, index: int, outcome: Arrived | None) -> None:
-        left = self._left[submission.where]
-        left.add(index)
-        run = TaskRun(
-            submission.id_of(index),
-            self._settings,
-            (submission, index),
-            on_discarded=lambda: left.discard(index),
-        )
+    def _add(self, bundle: _Bundle, index: int, outcome: Arrived | None) -> None:
+        job_id = bundle.submission.id_of(index)
+        bundle.left.add(index)
+
+        def discard() -> None:
+            bundle.left.discard(index)
+            if run.id != job_id:
+                bundle.failed.add(index)
+
+        place = bundle.submission, index
+        run = TaskRun(job_id, self._settings, place, on_discarded=discard)
         if outcome is not None:
             run.record_outcome(outcome)
         self.jobs.append(Job(run))
@@ -152,7 +175,7 @@ async def runs(session: Session, settings: Settings) -> list[Run]:
     listings = await _each(lambda root: _bundles(store, root), roots)
     left = [
         Run(name, len(stored), min(stored.values()), _functions(stored))
-        for name, (stored, _) in zip(names, listings, strict=True)
+        for name, (stored, *_) in zip(names, listings, strict=True)
         if stored
     ]
     return sorted(left, key=lambda run: run.stored_at)
@@ -167,7 +190,8 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     store = session.stores.of(settings.s3_bucket_name)
     root = run_root(settings.prefix, run)
     is_name = is_key(run) and "/" not in run
-    stored, receipts = await _bundles(store, root) if is_name else ({}, {})
+    listed = await _bundles(store, root) if is_name else _Listed()
+    stored = listed.stored
     if not stored:
         raise await _unknown(session, settings, run)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
@@ -178,16 +202,21 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     # Listed last: the outcomes of tasks that have succeeded by now were stored, unless deleted.
     arrived = await _outcomes(store, root)
     recovered = Recovered(run, settings)
+    again, gone = await _retried(session, jobs_by_place, listed.retried)
     for (where, (submission, _)), done in zip(jobs_by_place.items(), succeeded, strict=True):
-        done |= await store.receipted(submission, receipts.get(where.bundle, ()))
-        recovered._left[where] = set()
+        done |= await store.receipted(submission, listed.receipts.get(where.bundle, ()))
+        done |= gone[where]
+        bundle = _Bundle(submission, failed=again[where] | gone[where])
+        recovered._bundles.append(bundle)
         outcomes = arrived.get(where.bundle, {})
         for index in range(submission.size):
-            outcome = outcomes.get(index)
+            if index in again[where]:
+                continue
+            outcome = None if index in gone[where] else outcomes.get(index)
             if outcome is None and index in done:
                 recovered.delivered += 1
                 continue
-            recovered._add(submission, index, outcome)
+            recovered._add(bundle, index, outcome)
     oldest = datetime.now(UTC) - timedelta(seconds=timing.remembered_s)
     for where in places:
         if where not in jobs_by_place:
@@ -198,18 +227,56 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     return recovered
 
 
-async def _bundles(store: Store, root: str) -> tuple[dict[str, datetime], dict[str, list[str]]]:
-    """Return the storage times of a run's bundles, and their receipts' keys, by name."""
+class _Listed(NamedTuple):
+    """Bundles of a run.
+
+    Attributes:
+        stored: Storage times by name.
+        receipts: Keys of the receipts by the bundle's name.
+        retried: Names of bundles with notes on retries.
+    """
+
+    stored: Mapping[str, datetime] = {}
+    receipts: Mapping[str, list[str]] = {}
+    retried: Collection[str] = frozenset()
+
+
+async def _bundles(store: Store, root: str) -> _Listed:
     prefix = bundles_prefix(root)
     stored: dict[str, datetime] = {}
     receipts: dict[str, list[str]] = {}
+    retried: set[str] = set()
     for name, (_, at, _) in (await store.list_stored(prefix)).items():
         bundle, is_receipt, _ = name.partition(RECEIPTS)
         if is_receipt:
             receipts.setdefault(bundle, []).append(f"{prefix}{name}")
+        elif RETRIES in name:
+            retried.add(name.partition(RETRIES)[0])
         elif _NAME.fullmatch(name):  # other users may have stored other objects there
             stored[name] = at
-    return stored, receipts
+    return _Listed(stored, receipts, retried)
+
+
+_Tasks: TypeAlias = "dict[Location, set[int]]"
+
+
+async def _retried(
+    session: Session,
+    jobs: Mapping[Location, tuple[Submission, JobDetail]],
+    retried: Collection[str],
+) -> tuple[_Tasks, _Tasks]:
+    """Return the tasks that other jobs of the run run again, and those delivered by a retry."""
+    again: _Tasks = defaultdict(set)
+    gone: _Tasks = defaultdict(set)
+    submissions = [each for where, (each, _) in jobs.items() if where.bundle in retried]
+    for submission in submissions:
+        for retry in await retries_of(session, submission):
+            store = session.stores.of(retry.where.bucket)
+            if retry.where in jobs:
+                again[submission.where].update(retry.origin)
+            elif await store.head(retry.where.bundle_key) is None:
+                gone[submission.where].update(retry.origin)
+    return again, gone
 
 
 async def find(session: Session, settings: Settings, where: Location) -> Submission | None:

@@ -12,8 +12,9 @@ from farcall.config.settings import Settings
 from farcall.engine import retry
 from farcall.engine.group import Place
 from farcall.engine.retry import Retried
+from farcall.engine.retry_notes import ClaimedError
 from farcall.engine.retry_plan import plan_for, until_ended
-from farcall.model.errors import FarcallError, NothingToRetryError
+from farcall.model.errors import FarcallError
 
 if TYPE_CHECKING:
     from farcall.engine.session import Session
@@ -105,7 +106,7 @@ class Retries:
             self._groups[key] = group
             group.running = asyncio.ensure_future(self._run(key, group))
         elif job_id in group.requests:
-            raise NothingToRetryError(
+            raise ClaimedError(
                 f"job {job_id} is being retried already. Wait for the result of that retry"
             )
         request: asyncio.Future[Place] = asyncio.get_running_loop().create_future()

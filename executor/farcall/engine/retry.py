@@ -25,13 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from farcall.config.settings import Settings
 from farcall.engine.failed_tasks import LARGE_BYTES, FailedTask
 from farcall.engine.group import TaskGroup
-from farcall.engine.retry_notes import Note, key_of, read, write
+from farcall.engine.retry_notes import ClaimedError, Note, key_of, read, write
 from farcall.engine.retry_plan import Plan, differs
 from farcall.engine.submitter import Again
-from farcall.model.errors import (
-    FarcallError,
-    NothingToRetryError,
-)
+from farcall.model.errors import FarcallError
 from farcall.model.failure_reasons import About
 from farcall.model.submission import Submission
 from farcall.model.workflows import NODES, list_nodes, node_at
@@ -166,7 +163,7 @@ class _Claim:
         """Store a note for a bundle, before its job is submitted.
 
         Raises:
-            NothingToRetryError: Another client retries some of the tasks at the same time.
+            ClaimedError: Another client retries some of the tasks at the same time.
             ServiceError: S3 refused.
         """
         of = self._plan.submission
@@ -175,7 +172,7 @@ class _Claim:
         notes = await read(self._store, of)
         if any(self._competes(note, notes) for note in notes):
             await self.release()
-            raise NothingToRetryError(
+            raise ClaimedError(
                 f"job {of.job_id} ({of.name}) is being retried by another client. Run "
                 f"`farcall describe {of.job_id}` in a minute to see that client's job; if it is "
                 "not there, retry again."

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from farcall.model.errors import NothingToRetryError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.submission import Submission
 from farcall.storage.store import Store
@@ -30,6 +31,10 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 _NOTES_AT_ONCE = 16
+
+
+class ClaimedError(NothingToRetryError):
+    """Another caller or client is about to retry the task."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +121,12 @@ class Retry(NamedTuple):
     Attributes:
         job_id: ID of the retry.
         origin: Indexes of the tasks that it runs again.
+        where: Location of its bundle.
     """
 
     job_id: str
     origin: tuple[int, ...]
+    where: Location
 
 
 async def retries_of(session: Session, submission: Submission) -> list[Retry]:
@@ -144,7 +151,7 @@ async def confirmed(session: Session, submission: Submission, notes: list[Note])
     ]
     oldest = datetime.min.replace(tzinfo=UTC)
     pairs.sort(key=lambda pair: pair[0].created_at or oldest)
-    return [Retry(detail.job_id, note.origin) for detail, note in pairs]
+    return [Retry(detail.job_id, note.origin, note.where) for detail, note in pairs]
 
 
 async def _find(session: Session, of: Submission, note: Note) -> JobDetail | None:

@@ -9,13 +9,14 @@ so a recovered or retried job continues where it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farcall.config.ladders import Ladders
 from farcall.engine.delivered import Delivered
 from farcall.engine.group import Place, TaskGroup
-from farcall.engine.retry_notes import retries_of
+from farcall.engine.retry_notes import ClaimedError, retries_of
 from farcall.model.errors import (
     HostLostError,
     JobStuckError,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 _TOGETHER_S = 1.0
 """Time in seconds that a failed task waits for others, so that they share one job."""
+
+_CLAIMED_S = 10.0
+"""Mean time in seconds until a task that another client is about to run again is checked."""
 
 
 class Chance(NamedTuple):
@@ -79,23 +83,33 @@ class SecondChances:
         if not options:
             return Chance(None, attempt)
         await self._until_started(submission.job_id)
-        job_id = submission.id_of(index)
-        try:
-            new, number = await self._session.retries.run(
-                group.settings,
-                job_id,
-                options,
-                has_ended=True,
-                wait_s=_TOGETHER_S,
-                is_chance=True,
-            )
-        except NothingToRetryError:
-            place = await self._existing(group, index)
-            if place is None:
-                raise
-            new, number = place
-        group.record_restart(index, (new, number))
-        return Chance((new, number), attempt)
+        place = await self._run_again(group, index, options)
+        group.record_restart(index, place)
+        return Chance(place, attempt)
+
+    async def _run_again(self, group: TaskGroup, index: int, options: Mapping[str, Any]) -> Place:
+        """Run a task again; if another caller or client does so already, return its job.
+
+        A client that was killed before it submitted the job blocks this for a minute.
+        """
+        while True:
+            try:
+                return await self._session.retries.run(
+                    group.settings,
+                    group.id_of(index),
+                    options,
+                    has_ended=True,
+                    wait_s=_TOGETHER_S,
+                    is_chance=True,
+                )
+            except NothingToRetryError as error:
+                place = await self._existing(group, index)
+                if place is not None:
+                    return place
+                if not isinstance(error, ClaimedError):
+                    raise
+            # Two clients that wait equally long would block each other again.
+            await asyncio.sleep(_CLAIMED_S * random.uniform(0.5, 1.5))  # noqa: S311
 
     async def _until_started(self, job_id: str) -> None:
         """Wait until all tasks of a job have started.

@@ -8,10 +8,12 @@ import pytest
 from farcall import Settings
 from farcall.backends.batch.backend import BatchBackend
 from farcall.client import recovery
+from farcall.engine import retry_notes
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timing import Timing
 from farcall_runtime import envelope
+from farcall_runtime.contract import ENV_RETRY_OF
 from tests.unit import bundles
 from tests.unit.fakes import store_in_memory
 
@@ -279,3 +281,19 @@ async def test_started_unlisted_job_is_not_resubmitted(account):
     await account.put_outcome(submission)
     with pytest.raises(FarcallError, match="has started, but Batch does not list it"):
         await account.find(submission)
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+async def test_retried_task_is_recovered_once(account, is_collected):
+    """The job of a task's second chance is in the run, too, unless its result was collected."""
+    first = await account.submit(3, "first")
+    again = await account.submit(1, "again")
+    account.backend.known["again"].environment[ENV_RETRY_OF] = "first:1"
+    note = retry_notes.Note(again.where, SETTINGS.queue, (1,), "again")
+    await retry_notes.write(account.store(), first, note)
+    if is_collected:
+        await account.store().delete([again.where.bundle_key])
+    recovered = await account.recover()
+    rest = [] if is_collected else ["again"]
+    assert sorted(ids(recovered)) == [*rest, "first:0", "first:2"]
+    assert recovered.delivered == is_collected

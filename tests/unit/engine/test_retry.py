@@ -104,7 +104,7 @@ async def test_failed_tasks_run_with_new_options(executor, session, work, swept)
     detail = await session.describe(retried.submission.job_id)
     assert (detail.memory_mib, detail.environment["FARCALL_RETRY_OF"]) == (2048, job_id)
     assert await retries_of(session, plan.submission) == [
-        Retry(retried.submission.job_id, (1, 4, 7))
+        Retry(retried.submission.job_id, (1, 4, 7), retried.submission.where)
     ]
 
 

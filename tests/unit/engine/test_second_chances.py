@@ -1,17 +1,22 @@
 """Failed tasks that run again with more memory or in the next queue, on the fake cloud."""
 
 import asyncio
+import random
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from farcall import BatchExecutor, HostLostError, OutOfMemoryError, SettingsError
+from farcall.engine import retry, retry_notes
 from farcall.engine.calls import submit
 from farcall.engine.delivered import Delivered, Usage, Wanted
 from farcall.engine.packer import FunctionCall
+from farcall.engine.retry_notes import Note
 from farcall.engine.second_chances import describe_attempt
 from farcall.engine.session import session_for
 from farcall.model.jobs import JobDetail, JobStatus
+from farcall.model.submission import Submission
 from farcall.model.workflows import NodeOf, Workflow
 from farcall.payload.results import Result
 from farcall.testing import HostLost, OutOfMemory, Stuck
@@ -137,6 +142,26 @@ async def test_recovered_job_continues_on_the_ladder(ladder, cloud, executor):
         await again.result()
     assert await ladder.attach(job.id).result() == 6  # follows the existing retry
     assert sizes(cloud) == [(1024, 1), (2048, 1), (4096, 1)]
+
+
+async def test_recovered_job_waits_for_another_client(ladder, cloud, executor, monkeypatch):
+    """That client was killed after it had stored its note, and before it submitted the job."""
+    cloud.next_job(OutOfMemory())
+    job = await executor.submit(double, 3)
+    with pytest.raises(OutOfMemoryError):
+        await job.result()
+    session = await session_for(executor.settings)
+    submission = Submission.whole(await job.detail())
+    note = Note(submission.where._replace(bundle="other"), executor.settings.queue, (0,))
+    await retry_notes.write(session.stores.of(submission.where.bucket), submission, note)
+
+    def expire(*_):
+        monkeypatch.setattr(retry, "_IN_FLIGHT", timedelta())
+        return 0
+
+    monkeypatch.setattr(random, "uniform", expire)
+    assert await ladder.attach(job.id).result() == 6
+    assert sizes(cloud) == [(1024, 1), (2048, 1)]
 
 
 async def test_retry_continues_on_the_ladder(ladder, cloud, executor):
