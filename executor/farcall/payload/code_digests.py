@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from farcall.payload.project import Pickling
 from farcall.payload.sources import main_file
@@ -86,8 +86,8 @@ class CodeDigests:
         return self._of_parts(parts)
 
     def of(self, root: Any) -> bytes:
-        """Return the digest of a function or class, and of the code that it uses."""
-        return self._of_parts([root])
+        """Return the digest of a function, class or module, and of the code that it uses."""
+        return self._of_parts([_part(root)])
 
     def _of_parts(self, left: list[Any]) -> bytes:
         digest = hashlib.sha256()
@@ -117,6 +117,8 @@ class CodeDigests:
             return self._function(value)
         if isinstance(value, type):
             return self._class(value)
+        if isinstance(value, TypeVar | ParamSpec):  # pickled with a random name
+            return f"{value!r}".encode(), []
         inside = _inside(value)
         if inside is not None:
             return type(value).__qualname__.encode(), [_part(each) for each in inside]
@@ -133,6 +135,7 @@ class CodeDigests:
             return name, parts  # of an installed package, such as a decorator's
         parts += map(_part, function.__defaults__ or ())
         parts += [_part(each) for _, each in sorted((function.__kwdefaults__ or {}).items())]
+        parts += _named(vars(function)) if is_by_value else ()
         parts += self._used(function) if is_by_value else [_Module(home)]
         return b"%b %b" % (name, _code_digest(function.__code__)), parts
 
@@ -165,7 +168,8 @@ class CodeDigests:
         attributes = sorted(vars(kind).items())
         used = [(n, v) for n, v in attributes if n not in _CLASS_ATTRIBUTES]
         text = b" ".join([kind.__qualname__.encode(), *(n.encode() for n, _ in used)])
-        return text, [*kind.__bases__, *(_part(v) for _, v in used)]
+        values = (repr(v) if n == "__annotations__" else v for n, v in used)
+        return text, [type(kind), *kind.__bases__, *map(_part, values)]
 
     # --- modules ------------------------------------------------------------------------------
 
@@ -185,6 +189,8 @@ class CodeDigests:
     def _pickled(self, value: Any) -> tuple[bytes, list[Any]]:
         """Hash a value's pickle; its parts are the definitions in it."""
         digest = hashlib.sha256()
+        if isinstance(value, set | frozenset) and {*map(type, value)} == {str}:
+            value = type(value), sorted(value)  # each process has another order
         try:
             with self._using.recording() as definitions:
                 for pieces in pickles.dump(value):
@@ -192,12 +198,28 @@ class CodeDigests:
                         digest.update(piece)
         except Exception:  # pickling runs the user's code; jobs get another value
             kind = type(value)
-            return f"{kind.__module__}.{kind.__qualname__}".encode(), [kind]
-        return digest.digest(), [each for each in definitions if each is not value]
+            text = f"{kind.__module__}.{kind.__qualname__}".encode()
+            return text, [kind, *self._content(value)]
+        return digest.digest(), [_part(each) for each in definitions if each is not value]
+
+    def _content(self, value: Any) -> list[Any]:
+        """Return the parts of a container, or of an instance of the project's classes."""
+        if isinstance(value, list | tuple):
+            return [_inner(each) for each in value]
+        if isinstance(value, dict):
+            return [_inner(each) for item in value.items() for each in item]
+        home = type(value).__module__
+        is_own = home in self._files or self._using.is_by_value(home)
+        return _named(getattr(value, "__dict__", {})) if is_own else []
 
 
 _CLASS_ATTRIBUTES = frozenset(
-    ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__static_attributes__")
+    (
+        *("__dict__", "__weakref__", "__module__", "__firstlineno__", "__static_attributes__"),
+        # Derived from others, and different in each process.
+        *("__orig_bases__", "__parameters__", "_abc_impl", "__pydantic_core_schema__"),
+        *("__pydantic_serializer__", "__pydantic_validator__"),
+    )
 )
 
 
@@ -205,11 +227,25 @@ def _first(item: tuple[str, Any]) -> str:
     return item[0]
 
 
+def _named(values: Mapping[str, Any]) -> list[Any]:
+    """Return the parts for attributes."""
+    return [
+        each for name, value in sorted(values.items()) for each in (_Value(name), _inner(value))
+    ]
+
+
+def _inner(value: Any) -> Any:
+    """Return the part for a value that may refer to its container, which is described once."""
+    is_container = isinstance(value, list | tuple | dict) or hasattr(value, "__dict__")
+    return value if is_container and not isinstance(value, ModuleType) else _part(value)
+
+
 def _part(value: Any) -> Any:
     """Return a value's representation among the parts."""
     if isinstance(value, ModuleType):
         return _Module(value.__name__)
-    is_code = isinstance(value, FunctionType | type) or _inside(value) is not None
+    is_code = isinstance(value, FunctionType | type | TypeVar | ParamSpec)
+    is_code = is_code or _inside(value) is not None
     return value if is_code else _Value(value)
 
 
@@ -223,6 +259,8 @@ def _inside(value: Any) -> list[Any] | None:
         return [value.fget, value.fset, value.fdel]
     if isinstance(value, staticmethod | classmethod):
         return [value.__func__]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
     if isinstance(value, FunctionType | type):
         return None
     try:
@@ -266,7 +304,10 @@ def _constant(value: Any) -> bytes:
 
 
 def _names_in(code: CodeType) -> tuple[list[str], list[str], list[str]]:
-    """Return the global names that code reads, the modules it imports, and its attributes."""
+    """Return the global names that code reads, the modules it imports, and its attributes.
+
+    A text may be the name of a module for ``import_module``, or of an attribute for ``getattr``.
+    """
     names: dict[str, None] = {}
     imported: dict[str, None] = {}
     attributes: dict[str, None] = {}
@@ -278,6 +319,8 @@ def _names_in(code: CodeType) -> tuple[list[str], list[str], list[str]]:
                 names[name] = None
             case "LOAD_ATTR" | "LOAD_METHOD":
                 attributes[name] = None
+            case "LOAD_CONST" if isinstance(each.argval, str):
+                attributes[name] = imported[name] = None
             case "IMPORT_NAME":
                 latest = name
                 imported.update(dict.fromkeys(_prefixes(name)))

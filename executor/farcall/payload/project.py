@@ -400,7 +400,7 @@ class _CallerRules(Rules):
     """Caller's rules: jobs have the modules that are sent, and maybe the script.
 
     Attributes:
-        recorded: The project's functions and classes in pickles, while they are recorded.
+        recorded: The project's functions, classes and modules in pickles, while they are recorded.
     """
 
     def __init__(
@@ -450,8 +450,8 @@ class _CallerRules(Rules):
         return NotImplemented
 
     def reduce(self, pickler: Any, value: Any) -> Any:
-        if self.recorded is not None and self._is_of_project(value):
-            self.recorded.append(value)
+        if self.recorded is not None:  # the class, because some instances are pickled by name
+            self.recorded += filter(self._is_of_project, (value, type(value)))
         recipe = super().reduce(pickler, value)
         if type(value) is FunctionType and recipe is not NotImplemented:
             electron = vars(value).get("electron_object")
@@ -460,7 +460,9 @@ class _CallerRules(Rules):
         return recipe
 
     def _is_of_project(self, value: Any) -> bool:
-        """Return whether a value is a function or class of the project or the script."""
+        """Return whether a value is a function, class or module of the project or the script."""
+        if isinstance(value, ModuleType):
+            return value.__name__ in self._sent
         if not isinstance(value, FunctionType | type):
             return False
         home = value.__module__

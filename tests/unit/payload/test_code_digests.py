@@ -96,6 +96,73 @@ def test_changes_in_modules_count(digest, name, other):
     assert digest(name) != digest(name, helpers=helpers, other=other)
 
 
+@pytest.mark.parametrize(
+    ("main", "old", "new"),
+    [
+        ("def simulate(x): return simulate.k\nsimulate.k = 1", "k = 1", "k = 2"),
+        (
+            (
+                "import functools\nclass A:\n    @functools.cached_property\n"
+                "    def p(self): return 1\ndef simulate(x): return A().p"
+            ),
+            "return 1",
+            "return 2",
+        ),
+        (
+            (
+                "class M(type):\n    def __call__(cls): return 1\n"
+                "class A(metaclass=M): pass\ndef simulate(x): return A()"
+            ),
+            "return 1",
+            "return 2",
+        ),
+        (
+            (
+                "class A:\n    def go(self): return 1\n"
+                "stateless = A()\ndef simulate(x): return stateless.go()"
+            ),
+            "return 1",
+            "return 2",
+        ),
+        (
+            (
+                "import threading\nlocked = [threading.Lock(), 1]\nlocked.append(locked)\n"
+                "def simulate(x): return locked[1]"
+            ),
+            ", 1]",
+            ", 2]",
+        ),
+        (
+            (
+                "import threading\nclass A:\n    def __init__(self, k):\n"
+                "        self.lock, self.k = threading.Lock(), k\n"
+                "locked = A(1)\ndef simulate(x): return locked.k"
+            ),
+            "A(1)",
+            "A(2)",
+        ),
+    ],
+    ids=["attribute", "cached property", "metaclass", "stateless", "lock in list", "with lock"],
+)
+def test_changes_of_rare_values_count(digest, main, old, new):
+    assert digest(main=main) != digest(main=main.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "import helpers\nmodules = [helpers]\ndef simulate(x): return modules[0].helper(x)",
+        "import helpers\nthing = helpers.Thing()\ndef simulate(x): return thing.go()",
+        "import importlib as i, helpers\ndef simulate(x): i.import_module('helpers').helper(x)",
+    ],
+    ids=["module in list", "instance", "import_module"],
+)
+def test_modules_in_rare_places_count(digest, main):
+    helpers = "def helper(x): return 1\nclass Thing:\n    def go(self): return 1\n"
+    changed = helpers.replace("return 1", "return 2")
+    assert digest(main=main, helpers=helpers) != digest(main=main, helpers=changed)
+
+
 def test_closure_counts(digest):
     assert digest("closure") != digest("closure", main=MAIN.replace("[5]", "[6]"))
 
@@ -119,12 +186,17 @@ def test_digest_is_equal_in_each_process(tmp_path):
         MAIN.replace(
             "GUARD",
             "CHOICES = frozenset('abcdef')\n"
-            "def choose(x): return x in {'a', 'b', 'c', 'd'} or Model().run(x)\n"
+            "import typing, pydantic\n"
+            "T = typing.TypeVar('T')\n"
+            "class Box(typing.Generic[T]): pass\n"
+            "class Record(pydantic.BaseModel):\n"
+            "    value: int = 1\n"
+            "def choose(x): return x in {'a', 'b', 'c', 'd'} or Model().run(x) or x in CHOICES\n"
             "from farcall.payload import sources\n"
             "from farcall.payload.code_digests import CodeDigests\n"
             "from farcall.payload.project import Pickling\n"
             "codes = CodeDigests(Pickling(sources.find('auto')))\n"
-            "print(codes.of_each([simulate, choose, Model]).hex())\n",
+            "print(codes.of_each([simulate, choose, Model, Box, Record]).hex())\n",
         )
     )
     digests = set()
