@@ -28,6 +28,10 @@ def main() -> int:
 
             print(json.dumps(contract.describe(), indent=2))  # noqa: T201
             return 0
+        if "FARCALL_WORKER_IDLE_S" in os.environ:  # contract.ENV_WORKER_IDLE_S
+            from farcall_runtime import worker
+
+            return worker.run(os.environ)
         from farcall_runtime import runner
 
         return runner.run(os.environ)

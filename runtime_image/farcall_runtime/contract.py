@@ -67,6 +67,12 @@ THREAD_COUNTS = (
 )
 """Variables with which numerical libraries set their number of threads."""
 
+ENV_WORKER_IDLE_S = "FARCALL_WORKER_IDLE_S"
+"""Makes the container a warm worker, which ends after this number of seconds without a call.
+
+`ENV_BUNDLE` then names the pool, and `ENV_OUTCOME_KEY` is the pool's key.
+"""
+
 JOB_ENVIRONMENT = (
     ENV_BUNDLE,
     ENV_DIGEST,
@@ -81,6 +87,7 @@ JOB_ENVIRONMENT = (
     ENV_THREADS,
     ENV_RETRY_OF,
     ENV_RUNGS,
+    ENV_WORKER_IDLE_S,
 )
 
 ENV_OWN_INDEX = "FARCALL_INDEX"
@@ -431,6 +438,35 @@ def bucket_url(bucket: str, region: str) -> str:
     return f"https://{bucket}.s3.{region}.amazonaws.com"
 
 
+class WorkerPlace(NamedTuple):
+    """Location of a warm worker's objects.
+
+    Attributes:
+        root: Key prefix of the run.
+        pool: Name of the pool, unique in the run.
+        number: Index of the worker.
+    """
+
+    root: str
+    pool: str
+    number: int
+
+    @property
+    def inbox_key(self) -> str:
+        """Key of the inbox, which the client writes."""
+        return f"{workers_prefix(self.root, self.pool)}inbox/{self.number}"
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state, which the worker writes."""
+        return f"{workers_prefix(self.root, self.pool)}state/{self.number}"
+
+
+def workers_prefix(root: str, pool: str) -> str:
+    """Return the common key prefix of a pool's workers, with the trailing slash."""
+    return f"{root}/workers/{pool}/"
+
+
 def outcomes_prefix(root: str) -> str:
     """Return the common key prefix of a run's final outcomes: the client's inbox."""
     return f"{root}/outcomes/"
@@ -495,6 +531,8 @@ def describe() -> dict[str, object]:
             "shared": where.shared_key("SHA256", "GENERATION"),
             "package": where.package_key("SHA256"),
             "runtime": f"{runtime_prefix(where.root)}SHA256",
+            "inbox": WorkerPlace(where.root, "POOL", 7).inbox_key,
+            "state": WorkerPlace(where.root, "POOL", 7).state_key,
         },
     }
 

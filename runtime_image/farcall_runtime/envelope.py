@@ -5,7 +5,7 @@ Every object begins with the same twelve bytes, in every protocol version::
     offset  bytes  field
     0       7      magic, b"FARCALL"
     7       1      kind: B bundle, O outcome, S chunk of a stream, R receipt, N note on a retry,
-                   U resource usage of a running task
+                   U resource usage of a running task, W inbox or state of a warm worker
     8       2      protocol version, big-endian like every number here
     10      2      major and minor version of the sender's Python
 
@@ -34,6 +34,7 @@ OUTCOME = b"O"
 CHUNK = b"S"
 RECEIPT = b"R"
 NOTE = b"N"
+WORKER = b"W"
 
 _MAGIC = b"FARCALL"
 _PREFIX = struct.Struct(">7scHBB")
@@ -665,6 +666,22 @@ def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
         VersionMismatchError: It has another protocol version.
     """
     content = _open_plain(NOTE, key, context, data)
+    return _read_meta(content, 0, len(content))
+
+
+def seal_worker(key: bytes, context: str, content: dict[str, Any]) -> list[Buffer]:
+    """Frame and sign a warm worker's inbox or state; ``context`` is its key in the bucket."""
+    return _seal_plain(WORKER, key, context, json.dumps(content).encode())
+
+
+def open_worker(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
+    """Verify a warm worker's inbox or state, and return its content.
+
+    Raises:
+        IntegrityError: Its writer did not have the key, or it is for another place.
+        VersionMismatchError: It has another protocol version.
+    """
+    content = _open_plain(WORKER, key, context, data)
     return _read_meta(content, 0, len(content))
 
 

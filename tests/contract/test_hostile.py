@@ -47,6 +47,7 @@ READERS = {
     "open_chunk": open_chunk,
     "receipted": lambda data: envelope.receipted(golden.KEY, "k", data, 7),
     "open_note": lambda data: envelope.open_note(golden.KEY, "k", data),
+    "open_worker": lambda data: envelope.open_worker(golden.KEY, "k", data),
     "unpack": envelope.unpack,
     "unpack_shared": lambda data: envelope.unpack_shared(data, found),
     "references": envelope.references,
@@ -388,7 +389,7 @@ def test_declared_sizes_allocate_no_memory():
 def test_every_decoder_is_tested():
     """Add a new function that reads bytes from the bucket to `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
-    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note"}
+    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note", "seal_worker"}
     public = {
         name
         for name, value in vars(envelope).items()

@@ -49,6 +49,7 @@ def test_contract_is_version_1():
             "FARCALL_THREADS",
             "FARCALL_RETRY_OF",
             "FARCALL_RUNGS",
+            "FARCALL_WORKER_IDLE_S",
         ],
         "platform_environment": [
             "FARCALL_INDEX",
@@ -97,6 +98,8 @@ def test_contract_is_version_1():
             "shared": "PREFIX/v1/shared/SHA256/data/GENERATION",
             "package": "PREFIX/v1/packages/SHA256",
             "runtime": "PREFIX/v1/runtime/SHA256",
+            "inbox": "PREFIX/v1/RUN/workers/POOL/inbox/7",
+            "state": "PREFIX/v1/RUN/workers/POOL/state/7",
         },
     }
 

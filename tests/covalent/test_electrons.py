@@ -82,6 +82,29 @@ def test_equal_electrons_are_not_run_again(run, node, batch):
     assert ("job_of", "COMPLETED", "", "", "") == node(result, 2)[:5]
 
 
+# --- warm workers --------------------------------------------------------------------------------
+
+
+def test_electrons_share_warm_workers(run, batch):
+    on_workers = batch(workers=1, prefix="farcall/warm")
+
+    @ct.electron(executor=on_workers)
+    def next_of(value):
+        return value + 1, os.environ["FARCALL_JOB_ID"]
+
+    @ct.electron(executor=on_workers)
+    def total(*pairs):
+        return sum(value for value, _ in pairs), [job_id for _, job_id in pairs]
+
+    @ct.lattice
+    def flow(count):
+        return total(*[next_of(value) for value in range(count)])
+
+    value, job_ids = run(flow, 3).result
+    assert value == 6
+    assert all(job_id.startswith("call-") for job_id in job_ids)
+
+
 # --- nodes that Covalent adds --------------------------------------------------------------------
 
 

@@ -104,6 +104,8 @@ async def test_documented_policies_suffice_for_session(enforced, caplog, tmp_pat
     assert keys_below(enforced, "farcall/v1/") == before | {
         key for key in keys_below(enforced, "farcall/v1/") if "/attempts/" in key
     }
+    async with executor(workers=2) as opened:
+        assert await opened.task(abs).map([-1, -2, -3]) == [1, 2, 3]
     async with executor() as opened:
         failing = await opened.submit(fail)
         with pytest.raises(LookupError, match="on purpose"):
@@ -148,6 +150,7 @@ def assumed(account):
         ("job", "get_object", {"Key": "farcall/v1/run/values/b/0/1/00000000"}),
         ("job", "list_objects_v2", {}),
         ("job", "list_objects_v2", {"Prefix": "farcall/v1/run/streams/"}),
+        ("job", "put_object", {"Key": "farcall/v1/run/workers/pool/inbox/0"}),
         ("client", "get_object", {"Key": "other/v1/run/bundles/b"}),
         ("client", "put_object", {"Key": "farcall/v1/run/outcomes/b/0"}),
         ("client", "put_object", {"Key": "farcall/v1/run/streams/b/0/1/stdout/00000000"}),

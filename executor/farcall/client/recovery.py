@@ -194,6 +194,7 @@ async def recover(session: Session, settings: Settings, run: str) -> Recovered:
     stored = listed.stored
     if not stored:
         raise await _unknown(session, settings, run)
+    await session.warm.adopt(store, root, settings)
     places = [Location(settings.s3_bucket_name, root, bundle) for bundle in stored]
     queues = await _queues(settings, store, places)
     timing = session.timing

@@ -120,7 +120,7 @@ GROUPS = {
     ),
     "Failures and waiting": (
         *("retry_attempts", "retry_on", "stuck_timeout_s", "queue_patience", "poll_freq"),
-        *("linger_s", "cache", "cache_key"),
+        *("linger_s", "cache", "cache_key", "workers", "workers_idle"),
     ),
     "AWS resources": (
         *("backend", "queue", "s3_bucket_name", "prefix", "batch_job_role_name"),

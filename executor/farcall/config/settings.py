@@ -230,6 +230,8 @@ class Options(CommandOptions, total=False):
 
     cache: bool | str
     image: str
+    workers: int
+    workers_idle: float | str | timedelta
     mounts: list[dict[str, Any]]
     secrets: dict[str, str]
     shm_size: float | str | None
@@ -371,6 +373,9 @@ class Settings(BaseModel):
         ttl: Seconds after which an ended job is deleted with its pods and their logs, at least 60;
             None for never, written as ``never`` in a file and the environment.
         pod_overlay: Merged into the pods' template: any field of its metadata and its spec.
+        workers: Number of warm workers, which run calls one after another within a second instead
+            of a job for each call; 0 for none.
+        workers_idle: Seconds without a call after which a warm worker ends, at least 10.
         mounts: Mounts of the pods, tables with type, src, dst, readonly and perm. A ``volume`` is
             a claim, ``bind`` a path of the node, ``device`` a device of the node.
         shm_size: Size of ``/dev/shm``, which counts as memory; a number is in GiB. None for the
@@ -467,6 +472,8 @@ class Settings(BaseModel):
     )  # may hold secrets
     cache: Annotated[bool | str, Cache] = False
     image: str = Field("", pattern=r"^\S*$", max_length=255)
+    workers: Annotated[int, Number] = Field(0, ge=0, le=1000)
+    workers_idle: Annotated[float, Seconds] = Field(300, ge=10, le=86_400)
     mounts: Annotated[list[Annotated[Mount, CompleteMount]], _ON_KUBERNETES] = []
     secrets: dict[str, str] = {}
     shm_size: Annotated[float | None, Gib, _ON_KUBERNETES] = Field(None, gt=0, allow_inf_nan=False)

@@ -58,6 +58,7 @@ class OutcomePoller:
         on_missing: Called with finished tasks that have no outcome and no description yet.
         trouble: Notified of failed requests.
         timing: Polling intervals.
+        on_outcome: Called with job and index of each task whose outcome has arrived.
 
     Attributes:
         timing: Polling intervals.
@@ -70,7 +71,9 @@ class OutcomePoller:
         on_missing: Callable[[TrackedJob, list[int]], None],
         trouble: Trouble,
         timing: Timing,
+        on_outcome: Callable[[str, int], object] = lambda _job_id, _index: None,
     ) -> None:
+        self.on_outcome = on_outcome
         self.timing = timing
         self.store = store
         self.root = root
@@ -209,6 +212,7 @@ class _Lister:
                 job = wanted.get(arrived.bundle)
                 if job is not None and arrived.index in job.waiting:
                     self._changed_at = now
+                    self._poller.on_outcome(job.job.job_id, arrived.index)
                     job.deliver(arrived.index, arrived)
             if last <= start or all(job.is_full for job in wanted.values()):
                 break

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from farcall.aws.access import Access
 from farcall.aws.clients import Aws
@@ -34,6 +34,7 @@ from farcall.engine.submitter import Submitter
 from farcall.engine.terminations import Terminations
 from farcall.engine.tracker import Tracker
 from farcall.engine.unguarded_modules import check_import
+from farcall.engine.warm_calls import WarmBackend
 from farcall.engine.worker_threads import WorkerThreads
 from farcall.model import clock
 from farcall.model.clock import within
@@ -99,6 +100,7 @@ class Session:
         shared: Values that several tasks refer to.
         packages: Synced packages.
         cache: Cached results.
+        warm: Jobs whose tasks warm workers run.
         runtimes: farcall's runtime, for jobs whose image contains only Python.
         services: The parts that groups of tasks use.
         bundles: Reads submitted bundles.
@@ -111,10 +113,14 @@ class Session:
         if access.overruled:
             _log.warning("%s", access.overruled)
         self.aws = access
-        self.backend = backend
         self.stores = Stores(access)
+        self.warm = WarmBackend(backend, self.stores)
+        backend = self.backend = cast("Backend", self.warm)
         self.timing = access.timing
-        self.tracker = Tracker(backend, self.stores, access.timing)
+        self.tracker = Tracker(
+            backend, self.stores, access.timing, on_outcome=self.warm.record_outcome
+        )
+        self.warm.on_change = self.tracker.poll_soon
         self.logs = LogReader(
             backend, self.stores, self.tracker.detail, self.tracker.trouble, access.timing
         )
@@ -272,6 +278,7 @@ class Session:
         _forget(self)
         await self.terminations.settle()
         await self._close_submitters()  # at once, without waiting for further tasks
+        await self.warm.close_workers()
         await self.tracker.close()
         self.logs.close()
         await self.relay.close()

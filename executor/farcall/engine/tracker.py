@@ -8,7 +8,7 @@ an outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from farcall.backends.base import Jobs
 from farcall.config.settings import Settings
@@ -39,13 +39,21 @@ class Tracker:
         backend: Platform that runs the jobs.
         stores: The buckets.
         timing: Polling intervals and limits.
+        on_outcome: Called with job and index of each task whose outcome has arrived.
 
     Attributes:
         trouble: Current failure of the tracker's own requests, if any.
     """
 
-    def __init__(self, backend: Jobs, stores: Stores, timing: Timing) -> None:
+    def __init__(
+        self,
+        backend: Jobs,
+        stores: Stores,
+        timing: Timing,
+        on_outcome: Callable[[str, int], object] = lambda _job_id, _index: None,
+    ) -> None:
         self._backend = backend
+        self._on_outcome = on_outcome
         self._timing = timing
         self._stores = stores
         self._jobs: dict[str, TrackedJob] = {}
@@ -173,7 +181,12 @@ class Tracker:
         if place not in self._outcome_pollers:
             store = self._stores.of(where.bucket)
             self._outcome_pollers[place] = OutcomePoller(
-                store, where.root, self._status_poller.describe_missing, self.trouble, self._timing
+                store,
+                where.root,
+                self._status_poller.describe_missing,
+                self.trouble,
+                self._timing,
+                self._on_outcome,
             )
         return self._outcome_pollers[place]
 

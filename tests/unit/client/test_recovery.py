@@ -9,6 +9,7 @@ from farcall import Settings
 from farcall.backends.batch.backend import BatchBackend
 from farcall.client import recovery
 from farcall.engine import retry_notes
+from farcall.engine.warm_calls import WarmBackend
 from farcall.model.errors import FarcallError, ServiceError, UnknownError
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.timing import Timing
@@ -65,6 +66,7 @@ class Account:
         self._bucket = store_in_memory()
         self.backend = Backend()
         self.stores = SimpleNamespace(of=lambda _: self._bucket)
+        self.warm = WarmBackend(self.backend, self.stores)
         self.timing = Timing(recover_polls_s=(0.0, 0.0), **timing)
 
     def store(self, bucket="bucket"):

@@ -407,6 +407,7 @@ def test_type_checkers_know_every_option():
     assert list(known) == list(Settings.model_fields)
     more = dict.fromkeys(("memory", "shm_size"), str)
     durations = ("time_limit", "poll_freq", "linger_s", "stuck_timeout_s", "ttl", "queue_patience")
+    durations += ("workers_idle",)
     more |= dict.fromkeys(durations, str | timedelta)
     paths = ("credentials", "cache_dir", "packages", "kubeconfig")
     more |= dict.fromkeys(paths, str | os.PathLike[str])
