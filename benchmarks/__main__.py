@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks import cache, containers, covalent, kubernetes, large, report, tasks
+from benchmarks import cache, containers, covalent, kubernetes, large, report, tasks, warm
 from benchmarks.harness import Settings, peer_python
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -20,6 +20,7 @@ _BENCHMARKS = {
     "kubernetes": kubernetes,
     "containers": containers,
     "covalent": covalent,
+    "warm": warm,
 }
 """Benchmarks in the order of the page."""
 _HISTORY = "What was measured once"
