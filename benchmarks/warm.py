@@ -38,12 +38,16 @@ def measure(settings: Settings) -> Part:
         ratios.append(run["workers_s"] / run["jobs_s"])
         cells = [medians[-1], highs[-1], times[-1], run["workers_s"], run["jobs_s"]]
         lines.append((str(number), *(f"{cell:.2f}" for cell in cells)))
+    ratio = statistics.median(ratios)
     rows = [
-        Row("call on a warm worker, from submit to result, median", 0.3, min(medians), "s"),
-        Row("the same, 95th percentile", 0.8, min(highs), "s"),
         Row(
-            f"map of {_MAPPED} calls on 4 workers, times the same map as jobs", 1 / 3, min(ratios)
+            "call on a warm worker, from submit to result, median",
+            0.3,
+            statistics.median(medians),
+            "s",
         ),
+        Row("the same, 95th percentile", 0.8, statistics.median(highs), "s"),
+        Row(f"map of {_MAPPED} calls on 4 workers, times the same map as jobs", 1 / 3, ratio),
     ]
     text = (
         "All processes share this machine. The emulator starts a job in milliseconds, so the last "

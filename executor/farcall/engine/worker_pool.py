@@ -50,7 +50,7 @@ _DESCRIBE_S = 10.0
 _STOPPED_S = 35.0
 """Time in seconds after which a cancelled call counts as ended: its grace period is over."""
 
-_AHEAD = ((0.25, 4), (1.0, 2))
+_AHEAD = ((0.1, 16), (0.25, 4), (1.0, 2))
 """Average durations below which a worker gets several calls at a time, and their number."""
 
 _LARGEST_STATE_BYTES = 64 * 1024
