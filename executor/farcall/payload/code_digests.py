@@ -80,8 +80,8 @@ class CodeDigests:
         parts: list[Any] = [_Module(name) for name in sorted(modules) if name in self._files]
         for name in (MAIN, *sorted(modules.keys() - self._files.keys())):
             module = modules.get(name, sys.modules.get(MAIN))
-            own = (each for each in vars(module).values() if isinstance(each, type))
-            classes = {each.__qualname__: each for each in own if each.__module__ == name}
+            own = (each for each in vars(module).values() if issubclass(type(each), type))
+            classes = {_qualname(each): each for each in own if _home(each) == name}
             parts += [kind for _, kind in sorted(classes.items())]
         return self._of_parts(parts)
 
@@ -135,7 +135,8 @@ class CodeDigests:
             return name, parts  # of an installed package, such as a decorator's
         parts += map(_part, function.__defaults__ or ())
         parts += [_part(each) for _, each in sorted((function.__kwdefaults__ or {}).items())]
-        parts += _named(vars(function)) if is_by_value else ()
+        own = {n: v for n, v in vars(function).items() if n != _ELECTRON}
+        parts += _named(own) if is_by_value else ()
         parts += self._used(function) if is_by_value else [_Module(home)]
         return b"%b %b" % (name, _code_digest(function.__code__)), parts
 
@@ -161,13 +162,13 @@ class CodeDigests:
             yield from self._with_submodules(f"{name}.{each}", attributes)
 
     def _class(self, kind: type) -> tuple[bytes, list[Any]]:
-        home = str(kind.__module__)
-        name = f"{home}.{kind.__qualname__}".encode()
+        home = _home(kind)
+        name = f"{home}.{_qualname(kind)}".encode()
         if not self._using.is_by_value(home):
             return name, [_Module(home)] if home in self._files else []
         attributes = sorted(vars(kind).items())
         used = [(n, v) for n, v in attributes if n not in _CLASS_ATTRIBUTES]
-        text = b" ".join([kind.__qualname__.encode(), *(n.encode() for n, _ in used)])
+        text = b" ".join([_qualname(kind).encode(), *(n.encode() for n, _ in used)])
         values = (repr(v) if n == "__annotations__" else v for n, v in used)
         return text, [type(kind), *kind.__bases__, *map(_part, values)]
 
@@ -221,6 +222,21 @@ _CLASS_ATTRIBUTES = frozenset(
         *("__pydantic_serializer__", "__pydantic_validator__"),
     )
 )
+
+
+# A metaclass may define these attributes with code of its own.
+_module = type.__dict__["__module__"].__get__
+_qualname = type.__dict__["__qualname__"].__get__
+
+
+def _home(kind: type) -> str:
+    """Return the module of a class; the script if the class replaces that attribute."""
+    home = _module(kind)
+    return home if isinstance(home, str) else MAIN
+
+
+_ELECTRON = "electron_object"
+"""Attribute of a function with Covalent's own state of it."""
 
 
 def _first(item: tuple[str, Any]) -> str:

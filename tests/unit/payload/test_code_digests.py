@@ -208,3 +208,14 @@ def test_digest_is_equal_in_each_process(tmp_path):
         )
         digests.add(done.stdout)
     assert len(digests) == 1
+
+
+def test_code_of_metaclass_does_not_run(digest):
+    main = """
+class Meta(type):
+    @property
+    def __module__(cls): raise AssertionError("the user's own code")
+class Model(metaclass=Meta): pass
+def simulate(x): return Model
+"""
+    assert digest(main=main) == digest(main=main)
