@@ -438,6 +438,10 @@ def bucket_url(bucket: str, region: str) -> str:
     return f"https://{bucket}.s3.{region}.amazonaws.com"
 
 
+LARGEST_INBOX_BYTES = 1024 * 1024
+"""Maximum size of a warm worker's inbox; other writers can store anything."""
+
+
 class WorkerPlace(NamedTuple):
     """Location of a warm worker's objects.
 

@@ -669,6 +669,22 @@ def open_note(key: bytes, context: str, data: Buffer) -> dict[str, Any]:
     return _read_meta(content, 0, len(content))
 
 
+def encrypted(key: bytes, bundle: str, outcome_key: str) -> str:
+    """Encrypt the outcome key of a bundle for an inbox, or decrypt it.
+
+    A one-time pad from the pool's key is enough: an outcome key is random, and no two bundles have
+    the same URL.
+
+    Args:
+        key: The pool's key.
+        bundle: URL of the bundle.
+        outcome_key: The key, or the encrypted key, hexadecimal.
+    """
+    pad = hmac.digest(key, b"outcome key " + bundle.encode(), hashlib.sha256)
+    number = int.from_bytes(pad, "big") ^ int(outcome_key, 16)
+    return number.to_bytes(len(pad), "big").hex()
+
+
 def seal_worker(key: bytes, context: str, content: dict[str, Any]) -> list[Buffer]:
     """Frame and sign a warm worker's inbox or state; ``context`` is its key in the bucket."""
     return _seal_plain(WORKER, key, context, json.dumps(content).encode())

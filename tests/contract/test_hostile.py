@@ -389,7 +389,14 @@ def test_declared_sizes_allocate_no_memory():
 def test_every_decoder_is_tested():
     """Add a new function that reads bytes from the bucket to `READERS`."""
     encoding = {"bundle_start", "seal_index", "seal_outcome", "seal_chunk", "pack", "pack_head"}
-    encoding |= {"seal_receipt", "pack_shared", "places_of", "seal_note", "seal_worker"}
+    encoding |= {
+        "seal_receipt",
+        "pack_shared",
+        "places_of",
+        "seal_note",
+        "seal_worker",
+        "encrypted",
+    }
     public = {
         name
         for name, value in vars(envelope).items()

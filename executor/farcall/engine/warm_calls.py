@@ -18,6 +18,7 @@ from typing import Any
 from farcall.backends.base import Backend, JobSpec
 from farcall.config.settings import Settings
 from farcall.engine.worker_pool import (
+    LOST_WORKER,
     Call,
     WorkerPool,
     is_warm,
@@ -26,21 +27,22 @@ from farcall.engine.worker_pool import (
 )
 from farcall.model import errors
 from farcall.model.errors import ServiceError
-from farcall.model.failure_reasons import LOST, MEMORY, OWN_REASON, FailureReason
+from farcall.model.failure_reasons import OWN_REASON, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.pacing import Ticket
 from farcall.storage.store import Store, Stores
-from farcall_runtime import envelope, worker
-from farcall_runtime.contract import ENV_BUNDLE, ENV_OUTCOME_KEY, Location
+from farcall_runtime import envelope
+from farcall_runtime.contract import (
+    ENV_BUNDLE,
+    ENV_OUTCOME_KEY,
+    LARGEST_INBOX_BYTES,
+    Location,
+)
 
 _log = logging.getLogger("farcall")
 
-_LARGEST_INBOX_BYTES = 1024 * 1024
 _MOST_JOBS = 1000
 """Number of finished jobs that can be described."""
-
-_LOST_WORKER = "the worker of the call was lost"
-_OUT_OF_MEMORY = "the worker of the call ran out of memory"
 
 
 @dataclass(eq=False)
@@ -64,21 +66,21 @@ class WarmJob:
 
 @dataclass(frozen=True)
 class WarmDetail(JobDetail):
-    """A job, or an array task, that warm workers run."""
+    """A job, or an array task, that warm workers run.
+
+    Attributes:
+        waits_for: What it waits for.
+        failure: Why it has failed; None if its exit code says so.
+    """
 
     waits_for: str = ""
+    failure: FailureReason | None = None
 
     def failure_reason(self) -> FailureReason:
         """Return why the job ended without an outcome."""
         if self.is_cancelled:
             return FailureReason(errors.JobCancelledError, "the job was cancelled", "run it again")
-        if self.status_reason == _LOST_WORKER:
-            return FailureReason(errors.HostLostError, _LOST_WORKER, LOST)
-        if self.status_reason == _OUT_OF_MEMORY:
-            return FailureReason(errors.OutOfMemoryError, _OUT_OF_MEMORY, MEMORY)
-        if self.exit_code is None and self.status is JobStatus.FAILED:
-            return FailureReason(errors.JobError, "its workers could not start", "see the reason")
-        return super().failure_reason()
+        return self.failure or super().failure_reason()
 
     def waiting(self) -> tuple[str, str]:
         """Return what the job waits for, and a remedy."""
@@ -125,10 +127,6 @@ class WarmBackend:
 
     def _notify(self, job_ids: Iterable[str]) -> None:
         self.on_change(job_ids)
-
-    async def prepare(self, job: JobSpec) -> None:
-        """Check that a job, or the job of its workers, is valid; see `Submissions.prepare`."""
-        await self._backend.prepare(job)
 
     async def submit(self, job: JobSpec, ticket: Ticket) -> str:
         """Submit a job; see `Submissions.submit`."""
@@ -273,7 +271,7 @@ class WarmBackend:
             if detail is None or detail.status.is_final:
                 for call in job.calls:
                     if not call.status.is_final:
-                        call.status, call.is_lost = JobStatus.FAILED, True
+                        call.status, call.failure = JobStatus.FAILED, LOST_WORKER
 
     async def close_workers(self) -> None:
         """Let the workers end after their calls."""
@@ -284,7 +282,7 @@ class WarmBackend:
 async def _inbox(store: Store, key: str, detail: JobDetail) -> dict[str, Any] | None:
     """Return the content of an inbox; None if the pool's client has not written it."""
     try:
-        dated = await store.get_dated(key, most=_LARGEST_INBOX_BYTES)
+        dated = await store.get_dated(key, most=LARGEST_INBOX_BYTES)
         if dated is None:
             return None
         pool_key = bytes.fromhex(detail.environment[ENV_OUTCOME_KEY])
@@ -305,7 +303,7 @@ def _job_of(
     bundle = variables[ENV_BUNDLE]
     environment = {
         **{name: text for name, text in variables.items() if name not in ("id", "size")},
-        ENV_OUTCOME_KEY: worker.unsealed(pool_key, bundle, variables[ENV_OUTCOME_KEY]),
+        ENV_OUTCOME_KEY: envelope.encrypted(pool_key, bundle, variables[ENV_OUTCOME_KEY]),
     }
     size = int(variables["size"])
     spec = JobSpec(Location.parse(bundle).bundle, size, environment, settings)
@@ -344,7 +342,8 @@ def _detail(job: WarmJob, index: str) -> WarmDetail:
             whole,
             job_id=f"{job.id}:{index}" if index else job.id,
             status=call.status,
-            status_reason=_reason(call),
+            status_reason=call.reason,
+            failure=call.failure,
             exit_code=call.exit_code,
             is_cancelled=call.is_cancelled,
             is_terminated=call.is_cancelled,
@@ -353,12 +352,6 @@ def _detail(job: WarmJob, index: str) -> WarmDetail:
     return replace(
         whole, status=_of_array(counts), array_size=len(job.calls), status_summary=counts
     )
-
-
-def _reason(call: Call) -> str:
-    if call.is_out_of_memory:
-        return _OUT_OF_MEMORY
-    return _LOST_WORKER if call.is_lost else call.reason
 
 
 def _of_array(counts: Counter[str]) -> JobStatus:

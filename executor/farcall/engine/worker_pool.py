@@ -20,16 +20,22 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farcall.backends.base import Backend, JobSpec
-from farcall.config.ladders import Ladders
 from farcall.config.settings import Settings
 from farcall.model import clock, names
 from farcall.model.clock import within
-from farcall.model.errors import FarcallError, OutOfMemoryError
-from farcall.model.failure_reasons import OWN_REASON
+from farcall.model.errors import (
+    FarcallError,
+    HostLostError,
+    JobError,
+    OutOfMemoryError,
+    SettingsError,
+    SubmissionError,
+)
+from farcall.model.failure_reasons import LOST, MEMORY, OWN_REASON, FailureReason
 from farcall.model.jobs import JobDetail, JobStatus
 from farcall.model.pacing import Ticket
 from farcall.storage.store import Store
-from farcall_runtime import contract, envelope, worker
+from farcall_runtime import contract, envelope
 from farcall_runtime.contract import ExitCode, Location, WorkerPlace, workers_prefix
 
 _log = logging.getLogger("farcall")
@@ -56,15 +62,21 @@ _AHEAD = ((0.1, 16), (0.25, 4), (1.0, 2))
 _LARGEST_STATE_BYTES = 64 * 1024
 _MOST_CANCELLED = 100
 _MOST_JOBS = 20
-_NOT_RETRIED = {
-    *(ExitCode.RETURNED, ExitCode.BAD_ENVIRONMENT, ExitCode.CANCELLED, ExitCode.TERMINATED),
-}
+_MOST_STARTS = 3
+"""Maximum number of times that workers start without running a call."""
 
-#: Variables of a call's job that are also those of its workers.
+_NOT_RETRIED = {ExitCode.RETURNED, ExitCode.BAD_ENVIRONMENT, ExitCode.CANCELLED}
+
+LOST_WORKER = FailureReason(HostLostError, "the worker of the call was lost", LOST)
+_OUT_OF_MEMORY = FailureReason(
+    OutOfMemoryError, "the worker of the call ran out of memory", MEMORY
+)
+
 _SHARED = (
     *(contract.ENV_REGION, contract.ENV_BUCKET_URL, contract.ENV_ENCRYPTION),
     *(contract.ENV_KMS_KEY, contract.ENV_LOG_LEVEL, contract.ENV_THREADS, contract.ENV_WORKFLOW),
 )
+"""Variables of a call's job that are also those of its workers."""
 
 
 class Job(Protocol):
@@ -84,11 +96,11 @@ class Call:
         status: Its status.
         attempt: Number of its attempt, from 1.
         number: Number of this attempt in the pool.
-        reason: Why it has failed.
+        inbox: Number of the inbox with which its worker gets it.
+        reason: Why it was cancelled.
+        failure: Why it has failed; None if its exit code says so.
         exit_code: Exit code of its process; None if it has none.
         is_cancelled: Whether it was cancelled.
-        is_lost: Whether its worker was lost.
-        is_out_of_memory: Whether its worker's container was killed because of its memory.
         assigned_at: When a worker got it.
         stop_at: When it counts as ended after its cancellation.
     """
@@ -98,11 +110,11 @@ class Call:
     status: JobStatus = JobStatus.RUNNABLE
     attempt: int = 1
     number: int = 0
+    inbox: int = 0
     reason: str = ""
+    failure: FailureReason | None = None
     exit_code: int | None = None
     is_cancelled: bool = False
-    is_lost: bool = False
-    is_out_of_memory: bool = False
     assigned_at: float = 0.0
     stop_at: float | None = None
 
@@ -174,6 +186,7 @@ class WorkerPool:
         self._durations: deque[float] = deque(maxlen=50)
         self._listed_at = self._described_at = float("-inf")
         self._changed_at = clock.now()
+        self._starts = 0  # since the last call has ended
         self._starting = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -220,6 +233,7 @@ class WorkerPool:
             spec = self.spec()
             await self._backend.prepare(spec)
             self._job_id = await self._backend.submit(spec, Ticket())
+            self._starts += 1
             self.detail = None
             places = [WorkerPlace(self._where.root, self._pool, n) for n in range(self._count)]
             self._workers = [_Worker(place, seen_at=clock.now()) for place in places]
@@ -244,6 +258,7 @@ class WorkerPool:
             self._durations.append(now - max(call.assigned_at, holder.ended_at))
             holder.ended_at = now
             del holder.calls[call.number]
+        self._starts = 0
         call.status = JobStatus.SUCCEEDED
         self._wake_up()
 
@@ -316,9 +331,28 @@ class WorkerPool:
             await self._describe()
         self._check_ends()
         if self._waiting and not self._is_there:
-            await self.start()
+            await self._start_again()
         self._assign()
         await self._write_inboxes()
+
+    async def _start_again(self) -> None:
+        """Start new workers for the waiting calls, unless that does not help."""
+        text = f"its workers ended {self._starts} times before they had run a call"
+        if self._starts < _MOST_STARTS:
+            try:
+                await self.start()
+            except (SettingsError, SubmissionError) as error:
+                text = f"its workers cannot be started: {error}"
+            else:
+                return
+        self._fail_waiting(FailureReason(JobError, text, "see the log of the job named workers"))
+
+    def _fail_waiting(self, failure: FailureReason) -> None:
+        for call in self._waiting:
+            call.status, call.failure = JobStatus.FAILED, failure
+        changed = {call.job.id for call in self._waiting}
+        self._waiting.clear()
+        self._on_change(changed)
 
     def _list_every_s(self) -> float:
         if all(each.nonce or each.is_gone for each in self._workers):
@@ -342,6 +376,7 @@ class WorkerPool:
     def _give(self, each: _Worker, call: Call) -> None:
         self._numbers += 1
         call.number, call.assigned_at = self._numbers, clock.now()
+        call.inbox = each.number + 1
         call.status = JobStatus.RUNNING
         each.calls[call.number] = call
         if call.job not in each.jobs:
@@ -380,7 +415,7 @@ class WorkerPool:
         environment = dict(job.spec.environment)
         bundle = environment[contract.ENV_BUNDLE]
         key = environment[contract.ENV_OUTCOME_KEY]
-        environment[contract.ENV_OUTCOME_KEY] = worker.sealed(self._key, bundle, key)
+        environment[contract.ENV_OUTCOME_KEY] = envelope.encrypted(self._key, bundle, key)
         return {**environment, "id": job.id, "size": str(job.spec.size)}
 
     # --- states -------------------------------------------------------------------------------
@@ -418,48 +453,53 @@ class WorkerPool:
             if int(number) in each.calls:
                 self._end(each, each.calls[int(number)], int(code))
         if not state["alive"]:
-            self._lose(each)
+            self._lose(each, read=int(state["number"]))
 
-    def _lose(self, each: _Worker, cause: JobDetail | None = None) -> None:
+    def _lose(
+        self, each: _Worker, cause: JobDetail | None = None, read: float = float("inf")
+    ) -> None:
         """Run the calls of a worker that has ended elsewhere.
 
         Args:
             each: The worker.
             cause: Description of its failed task, if known.
+            read: Number of the last inbox that it has read, if known.
         """
         calls = list(each.calls.values())
         each.calls.clear()
         each.is_gone, each.is_changed = True, False
-        if not calls:
-            return
-        running, *waiting = calls
-        for call in reversed(waiting):
+        begun = [call for call in calls[:1] if call.inbox <= read]
+        for call in reversed(calls[len(begun) :]):
             call.status = JobStatus.RUNNABLE
             self._waiting.appendleft(call)
-        # Without the platform's reason, the container may have been killed for another one.
-        kind = cause.failure_reason().kind if cause and cause.container_reason else None
-        if kind is OutOfMemoryError and not running.is_cancelled:
-            running.status, running.is_out_of_memory = JobStatus.FAILED, True
-            self._on_change([running.job.id])
-        else:
-            self._run_again(running, is_lost=True)
+        for call in begun:
+            # Without the platform's reason, the container may have been killed for another one.
+            kind = cause.failure_reason().kind if cause and cause.container_reason else None
+            if kind is OutOfMemoryError and not call.is_cancelled:
+                call.status, call.failure = JobStatus.FAILED, _OUT_OF_MEMORY
+                self._on_change([call.job.id])
+            else:
+                self._run_again(call, LOST_WORKER)
 
     def _end(self, each: _Worker, call: Call, code: int) -> None:
         """Record that the process of a call has ended."""
         del each.calls[call.number]
+        self._starts = 0
+        if code == ExitCode.TERMINATED:  # its worker must end, unless the call was cancelled
+            self._run_again(call, LOST_WORKER)
+            return
         settings = call.job.spec.settings
         may_pass = settings.retry_on == "failure" and code not in _NOT_RETRIED
         if may_pass and not 60 <= code < 70 and call.attempt < settings.attempts:
-            self._run_again(call, is_lost=False)
+            self._run_again(call, None)
             return
         call.exit_code, call.status = code, JobStatus.FAILED
         self._on_change([call.job.id])
 
-    def _run_again(self, call: Call, *, is_lost: bool) -> None:
-        if call.status.is_final:
-            return
-        if call.is_cancelled or (is_lost and call.attempt >= call.job.spec.settings.attempts):
-            call.status, call.is_lost = JobStatus.FAILED, is_lost
+    def _run_again(self, call: Call, failure: FailureReason | None) -> None:
+        """Run a call on another worker, or record its failure if it has no attempt left."""
+        if call.is_cancelled or call.attempt >= call.job.spec.settings.attempts:
+            call.status, call.failure = JobStatus.FAILED, failure
             self._on_change([call.job.id])
             return
         call.attempt += 1
@@ -511,19 +551,14 @@ class WorkerPool:
         for each in self._workers:
             if not each.is_gone:
                 self._lose(each, detail if self._count == 1 else None)
-        if has_started or detail.status is JobStatus.SUCCEEDED:
-            return
-        for call in self._waiting:
-            call.status, call.reason = JobStatus.FAILED, detail.status_reason
-        changed = {call.job.id for call in self._waiting}
-        self._waiting.clear()
-        self._on_change(changed)
+        if not has_started and detail.status is JobStatus.FAILED:
+            self._fail_waiting(detail.failure_reason())
 
 
 def options_of_workers(settings: Settings) -> str:
     """Return a text that is equal for settings whose calls can share workers."""
-    plain = settings.with_options(time_limit=300, linger_s=0.1, output=False, cache=False)
-    return f"{plain.model_dump_json()}{settings.ladders if any(settings.ladders) else Ladders()}"
+    own = {"time_limit": 300, "linger_s": 0.1, "output": False, "cache": False}
+    return settings.with_options(**own).fingerprint
 
 
 def is_warm(spec: JobSpec) -> bool:

@@ -13,6 +13,7 @@ from farcall import (
     ChildKilledError,
     HostLostError,
     JobCancelledError,
+    JobError,
     Settings,
 )
 from farcall.engine.session import session_for
@@ -39,6 +40,15 @@ def die(code):
 
 def wait_for(path):
     Path(path).with_suffix(".begun").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return True
+
+
+def run_until(path):
+    """Wait for a file, after writing down the worker's process."""
+    Path(path).with_suffix(".new").write_text(str(worker()))
+    Path(path).with_suffix(".new").rename(Path(path).with_suffix(".begun"))
     while not Path(path).exists():
         time.sleep(0.01)
     return True
@@ -102,16 +112,18 @@ async def test_waiting_call_is_cancelled_at_once(warm, tmp_path, begun):
     assert [await job.result() for job in jobs[:-1]] == [True] * 4
 
 
-async def test_call_of_lost_worker_runs_on_another(warm, tmp_path, begun, cloud):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_call_of_lost_worker_runs_on_another(warm, tmp_path, begun, number):
+    """A reclaimed host ends its containers with SIGTERM first."""
     gate = tmp_path / "gate"
-    process = await warm.task(worker)()
-    jobs = [await warm.submit(wait_for, str(gate)) for _ in range(2)]
+    job = await warm.submit(run_until, str(gate))
     await begun("gate")
+    process = int(gate.with_suffix(".begun").read_text())
     gate.with_suffix(".begun").unlink()
-    os.kill(process, signal.SIGKILL)
+    os.kill(process, number)
     await begun("gate")  # a second time
     gate.touch()
-    assert [await job.result() for job in jobs] == [True, True]
+    assert await job.result()
 
 
 async def test_call_out_of_attempts_is_lost(cloud, tmp_path, begun):
@@ -127,7 +139,7 @@ async def test_call_out_of_attempts_is_lost(cloud, tmp_path, begun):
 
 
 async def test_idle_workers_end_and_new_ones_start(cloud):
-    settings = Settings(vcpu=1, memory=1, workers=1, linger_s=0.01)
+    settings = Settings(vcpu=1, memory=1, workers=1, linger_s=0.01, retry_attempts=1)
     executor = BatchExecutor(settings)
     executor._settings = settings.with_options(workers_idle=0.2)
     async with executor:
@@ -137,6 +149,16 @@ async def test_idle_workers_end_and_new_ones_start(cloud):
         assert cloud.jobs[0].status.value == "SUCCEEDED"
         assert await executor.task(double)(2) == 4
     assert len(cloud.jobs) == 2
+
+
+async def test_workers_that_run_no_call_are_not_started_forever(cloud):
+    settings = Settings(vcpu=1, memory=1, workers=1, linger_s=0.01)
+    executor = BatchExecutor(settings)
+    executor._settings = settings.with_options(workers_idle=0)
+    async with executor:
+        with pytest.raises(JobError, match="its workers ended 3 times"):
+            await executor.task(double)(1)
+    assert len(cloud.jobs) == 3
 
 
 async def test_workers_end_with_the_block(cloud):
