@@ -109,7 +109,7 @@ def work(call, ledger, argument=b"", shared=b""):
 def run_out_of_memory():
     """End the container as the kernel does if it exceeds its memory."""
     os.killpg(os.getsid(0), signal.SIGKILL)
-    time.sleep(5)
+    time.sleep(5)  # the signal arrives at once where it has an effect
     bytearray(3 * 2**29)  # in a cluster, whose first process cannot be killed from inside
 
 

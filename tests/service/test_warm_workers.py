@@ -18,6 +18,7 @@ from tests import emulators
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
+LACK = strict.missing() if sys.platform == "linux" else "not Linux"
 OPTIONS = {"vcpu": 1, "linger_s": 0.01, "sources": None}
 
 
@@ -51,10 +52,10 @@ async def test_call_of_killed_pod_runs_again(monkeypatch, tmp_path):
             assert len(set(processes)) <= 2
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has namespaces")
+# As in tests/local/test_strict.py: strict jobs need namespaces, which only Linux has, and some
+# containers do not allow.
+@pytest.mark.skipif(bool(LACK), reason=LACK)
 async def test_call_without_memory_gets_job_of_its_own(monkeypatch):
-    if strict.missing():
-        pytest.skip(strict.missing())
     with start(strict=True, cpus=2) as aws:
         for name, value in aws.environment.items():
             monkeypatch.setenv(name, value)

@@ -168,7 +168,7 @@ class CachedTasks:
         self._name = name
         self._function = function
         self.settings = settings
-        self._entries: list[tuple[Entry, Packed]] = []
+        self._entries: list[tuple[Entry, Packed | None]] = []
         self._runs: dict[int, TaskRun] = {}
 
     def id_of(self, index: int) -> str:
@@ -181,7 +181,8 @@ class CachedTasks:
         digest, entry = self.cached.find(arguments)
         if entry is None:
             return digest, None
-        self._entries.append((entry, arguments))
+        # A value in a pack is verified already; a large one may have to be computed again.
+        self._entries.append((entry, arguments if entry.place is not None else None))
         return digest, len(self._entries) - 1
 
     async def deliver(
@@ -199,6 +200,7 @@ class CachedTasks:
         delivered = await _fetch(self.cached, entry, self._name, wanted)
         if delivered is not None:
             return delivered
+        assert arguments is not None  # noqa: S101 - only a large value may be unusable
         keep = Keep(self.cached, self.cached.find(arguments)[0])
         session = await session_for(self.settings)
         call = PackedCall(self._name, self._function, arguments)
